@@ -1,0 +1,1 @@
+"""The pure core: decisions without clocks, threads, sockets or third-party imports."""

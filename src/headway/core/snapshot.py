@@ -1,0 +1,340 @@
+"""The snapshot: a verified policy compiled into an immutable object that decisions read.
+
+Built by `headway.policy.document`, swapped by one reference assignment. Durations are seconds,
+money is Decimal USD per million tokens, weights are normalised to sum to 1 within their table.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+
+from headway.core.model import INFINITY
+
+DEFAULT_PLANNED_LOAD = 0.5
+"""Load axis value assumed where a document states none: the middle of the usual operating range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A piecewise linear function with flat ends: x strictly increasing, y non-decreasing."""
+
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+    def at(self, x: float) -> float:
+        """Return the interpolated value at `x`."""
+        xs = self.x
+        if x <= xs[0]:
+            return self.y[0]
+        if x >= xs[-1]:
+            return self.y[-1]
+        i = bisect_right(xs, x)
+        x0, x1 = xs[i - 1], xs[i]
+        y0, y1 = self.y[i - 1], self.y[i]
+        return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """TTFT and TPOT of an engine as functions of load (seconds)."""
+
+    load: str = "utilization"
+    """What the x axis is: "utilization" (0..1) or "inflight"."""
+    ttft_s: Curve
+    ttft_p99_s: Curve | None = None
+    tpot_s: Curve
+    tpot_p99_s: Curve | None = None
+    prefill_s_per_token: float = 0.0
+    ttft_ref_uncached_tokens: int = 0
+
+    def predict_ttft_s(self, load: float, uncached_tokens: float) -> float:
+        """Mean time to first token at `load` for a prompt with `uncached_tokens` to prefill."""
+        base = self.ttft_s.at(load)
+        extra = self.prefill_s_per_token * (uncached_tokens - self.ttft_ref_uncached_tokens)
+        if extra:
+            # Prefill slows with load like the rest of TTFT: scale by the curve's own growth.
+            extra *= base / self.ttft_s.y[0] if self.ttft_s.y[0] > 0 else 1.0
+        return max(base + extra, 0.001)
+
+    def predict_tpot_s(self, load: float) -> float:
+        """Mean time per output token at `load`."""
+        return self.tpot_s.at(load)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """USD per million tokens, or per GPU-hour for self-hosted endpoints."""
+
+    input_per_mtok: Decimal | None = None
+    cached_input_per_mtok: Decimal | None = None
+    cache_write_per_mtok: Decimal | None = None
+    output_per_mtok: Decimal | None = None
+    per_request: Decimal | None = None
+    per_gpu_hour: Decimal | None = None
+    gpus: Decimal = Decimal(1)
+    slots: int | None = None
+    """Calls the GPUs serve at once; an attempt is charged its share of the busy time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What an endpoint can carry; None is unknown. Already divided by this process's share."""
+
+    concurrency: int | None = None
+    rpm: float | None = None
+    tpm: float | None = None
+    input_tps: float | None = None
+    output_tps: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefixCache:
+    """What is known of the engine's prefix cache."""
+
+    block_tokens: int = 64
+    blocks: int = 6400
+    ttl_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """One base URL, credential and upstream model that calls can be sent to."""
+
+    id: str
+    base_url: str
+    dialect: str = "openai"
+    api_version: str | None = None
+    provider: str | None = None
+    """gen_ai.provider.name; None: guessed from the host."""
+    model: str | None = None
+    """Upstream model; None: the requested name is sent on."""
+    models: Mapping[str, str] = field(default_factory=dict)
+    credential: str | None = None
+    """A name declared in code; None: the wrapped client's own key, to its own host only."""
+    zone: str | None = None
+    failure_domain: str | None = None
+    profile: Profile | None = None
+    state: str = "active"
+    capacity: Capacity = Capacity()
+    planned_load: float = DEFAULT_PLANNED_LOAD
+    rtt_s: float = 0.0
+    """Network round trip from this process's zone."""
+    price: Price | None = None
+    prefix_cache: PrefixCache = PrefixCache()
+    supports: frozenset[str] = frozenset()
+    max_context_tokens: int | None = None
+    max_body_bytes: int | None = None
+    params_drop: tuple[str, ...] = ()
+    params_rename: Mapping[str, str] = field(default_factory=dict)
+    params_set: Mapping[str, object] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def upstream_model(self, requested: str) -> str:
+        """The model name this endpoint knows for `requested`."""
+        return self.models.get(requested) or self.model or requested
+
+
+Weights = tuple[tuple[str, float], ...]
+"""(endpoint id, share) pairs; shares are positive and sum to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightTable:
+    """Published weights: by source zone, and within a zone by prompt size."""
+
+    by_zone: Mapping[str, tuple[tuple[float, Weights], ...]]
+    """zone or "*" -> ((max_prompt_tokens, weights), ...) in ascending size, last one INFINITY."""
+
+    def pick(self, zone: str | None, prompt_tokens: int) -> Weights:
+        """The weights for a caller in `zone` and a prompt of this size."""
+        buckets = self.by_zone.get(zone or "*") or self.by_zone.get("*")
+        if buckets is None:
+            buckets = next(iter(self.by_zone.values()))
+        for bound, weights in buckets:
+            if prompt_tokens <= bound:
+                return weights
+        return buckets[-1][1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """Where a call goes when its route's own endpoints are exhausted."""
+
+    endpoint: str | None = None
+    route: str | None = None
+    model: str | None = None
+    on: frozenset[str] | None = None
+    """Failure classes it applies to; None: all that may move elsewhere."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionPolicy:
+    algorithm: str = "steady"
+    choices: int = 1
+    explore: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AffinityPolicy:
+    key: tuple[str, ...] = ("session", "prefix")
+    min_prefix_tokens: int = 256
+    max_load_factor: float | None = None
+    """Leave a warm endpoint when own outstanding exceeds this times the mean; None: never."""
+    ttl_s: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlinePolicy:
+    total_s: float = INFINITY
+    ttft_s: float = INFINITY
+    idle_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    attempts_max: int | None = None
+    """None: the caller's own setting, else 3."""
+    budget_start: float = 3.0
+    budget_per_success: float = 0.1
+    budget_trickle_s: float = 300.0
+    budget_capacity: float = 5.0
+    backoff_base_s: float = 0.5
+    backoff_cap_s: float = 8.0
+    on: frozenset[str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HedgePolicy:
+    enabled: bool = False
+    delay_s: float | None = None
+    """None: from this process's own TTFT history (p95)."""
+    max_extra_fraction: float = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionPolicy:
+    max_inflight: int | None = None
+    """Per endpoint and process; None: learned, starting at the first sign of overload."""
+    max_queue: int = 64
+    queue_timeout_s: float = 2.0
+    cold_concurrency: int = 3
+    """Outstanding attempts allowed at an endpoint this process has not yet seen work, while the
+    route has another: equals the retry budget's start, so a dead endpoint costs no user an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CachePolicy:
+    enabled: bool = False
+    ttl_s: float = 300.0
+    max_bytes: int = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficClass:
+    priority: int = 0
+    sheddable: bool = True
+    ttft_slo_s: float = INFINITY
+    tpot_slo_s: float = INFINITY
+    total_slo_s: float = INFINITY
+    usd_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """What a route applies to; an empty set matches everything."""
+
+    models: frozenset[str] = frozenset()
+    tasks: frozenset[str] = frozenset()
+    classes: frozenset[str] = frozenset()
+    surfaces: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """The rule that maps matching calls to endpoints."""
+
+    name: str
+    """Stable across versions when the match is: the pool key of budgets and baselines."""
+    match: Match = Match()
+    weights: WeightTable
+    fallback: tuple[Fallback, ...] = ()
+    expected_input_tokens: int = 1000
+    expected_output_tokens: int = 200
+    selection: SelectionPolicy = SelectionPolicy()
+    affinity: AffinityPolicy = AffinityPolicy()
+    deadline: DeadlinePolicy = DeadlinePolicy()
+    retry: RetryPolicy = RetryPolicy()
+    hedge: HedgePolicy = HedgePolicy()
+    admission: AdmissionPolicy = AdmissionPolicy()
+    coalesce: bool = False
+    cache: CachePolicy = CachePolicy()
+    mode: str | None = None
+    """"observe" or "enforce" for this route alone; None: as the router."""
+    endpoint_ids: frozenset[str] = frozenset()
+    """Every endpoint the route can reach by weight (fallbacks excluded)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A whole policy, compiled. Immutable: decisions hold a reference to the one they began with."""
+
+    policy_id: str = "default"
+    epoch: int = 0
+    version: int = 0
+    schema_version: str = "1.0"
+    source: str = "builtin"
+    issued_at: float | None = None
+    """Wall-clock seconds, as are the next two."""
+    fresh_until: float | None = None
+    expires_at: float | None = None
+    on_expiry: str = "degrade"
+    endpoints: Mapping[str, Endpoint]
+    routes: tuple[Route, ...]
+    classes: Mapping[str, TrafficClass] = field(default_factory=dict)
+    pass_through: bool = False
+    """True for the built-in policy: unknown models go to the one endpoint under their own name."""
+    _by_model: Mapping[str, tuple[Route, ...]] = field(init=False, repr=False, compare=False)
+    _wildcards: tuple[Route, ...] = field(init=False, repr=False, compare=False)
+    _by_name: Mapping[str, Route] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        index: dict[str, list[Route]] = {}
+        wildcards: list[Route] = []
+        # Document order is the precedence: a wildcard route placed before a named one wins over it.
+        for route in self.routes:
+            if route.match.models:
+                for model in route.match.models:
+                    index.setdefault(model, list(wildcards)).append(route)
+            else:
+                wildcards.append(route)
+                for routes in index.values():
+                    routes.append(route)
+        object.__setattr__(self, "_by_model", {m: tuple(rs) for m, rs in index.items()})
+        object.__setattr__(self, "_wildcards", tuple(wildcards))
+        object.__setattr__(self, "_by_name", {r.name: r for r in self.routes})
+
+    def route_for(
+        self,
+        model: str,
+        *,
+        task: str | None = None,
+        traffic_class: str | None = None,
+        surface: str = "chat",
+    ) -> Route | None:
+        """The first route that matches, or None. Constant time in the number of routes."""
+        for route in self._by_model.get(model, self._wildcards):
+            m = route.match
+            if (
+                (not m.tasks or task in m.tasks)
+                and (not m.classes or traffic_class in m.classes)
+                and (not m.surfaces or surface in m.surfaces)
+            ):
+                return route
+        return None
+
+    def route_named(self, name: str) -> Route | None:
+        """The route with this name."""
+        return self._by_name.get(name)
