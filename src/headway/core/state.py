@@ -9,6 +9,7 @@ the last event, so a thousand cancelled calls leave it bit-identical.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 
 from headway.core.admission import ConcurrencyLimit, RateGate, WaitQueue
@@ -116,7 +117,7 @@ class EndpointState:
         """Recent failures, halved every 30 s."""
         if self._badness == 0.0:
             return 0.0
-        return self._badness * 0.5 ** (max(0.0, now - self._badness_at) / BADNESS_HALF_LIFE_S)
+        return self._badness * math.pow(0.5, max(0.0, now - self._badness_at) / BADNESS_HALF_LIFE_S)
 
     def blame(self, amount: float, now: float) -> None:
         """Add to the badness: 1 for a hard failure, less for a soft one."""
