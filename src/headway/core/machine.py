@@ -50,6 +50,7 @@ from headway.core.place import (
     Request,
     groups_for,
     has_alternative,
+    never,
     place,
 )
 from headway.core.retry import RetryPlan
@@ -205,7 +206,7 @@ class CallMachine:
             tried=frozenset() if retry_same else plan.tried,
             last_failure=plan.last_kind.value if plan.last_kind else None,
             ignore_cold=self._is_cold_ok,
-            may_probe=hedge_of is None and self._can_afford_probe(now),
+            may_probe=self._can_afford_probe if hedge_of is None else never,
             may_force=hedge_of is None,
             other_domain_than=domain,
             min_context=plan.min_context,

@@ -9,10 +9,11 @@ Pure; single-threaded under the engine's lock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from headway.core.affinity import Warm
-from headway.core.breaker import State
+from headway.core.breaker import Breaker, State
 from headway.core.expect import expect
 from headway.core.model import INFINITY, CallFacts
 from headway.core.select import (
@@ -102,6 +103,18 @@ def _add_fallbacks(
             _add_fallbacks(groups, target, snapshot, facts, zone, depth + 1)
 
 
+def always(now: float) -> bool:
+    """Yes, at any time."""
+    del now
+    return True
+
+
+def never(now: float) -> bool:
+    """No, at no time."""
+    del now
+    return False
+
+
 class Request(NamedTuple):
     """What a call asks of placement."""
 
@@ -116,7 +129,8 @@ class Request(NamedTuple):
     last_failure: str | None = None
     """Failure class of the last attempt: gates fallbacks with `on`."""
     ignore_cold: bool = False
-    may_probe: bool = True
+    may_probe: Callable[[float], bool] = always
+    """Whether the call could afford a probe that fails; asked only where one is due."""
     may_force: bool = True
     other_domain_than: str | None = None
     """A hedge's: the failure domain to stay out of."""
@@ -193,7 +207,7 @@ def assess(
         total += weight
         out = _obstacle(world, request, endpoint, state, model, now)
         if out is None and not facts.pinned_to:
-            out = _health_obstacle(world, request, endpoint, state, model, now, panic=panic)
+            out = _health_obstacle(request, endpoint, breaker, now, panic=panic)
             if out is not None and out.reason in ("open", "ejected"):
                 open_weight += weight
                 soft += weight * (out.reason == "ejected" or not breaker.is_hard)
@@ -237,25 +251,18 @@ def _obstacle(
             return Out(endpoint.id, reason, until)
     if not state.limit.has_room(state.inflight):
         return Out(endpoint.id, "limit", INFINITY)
-    wait = max(state.rpm.wait_s(now), state.tpm.wait_s(now))
-    if wait > 0:
-        return Out(endpoint.id, "paced", now + wait)
+    if state.is_paced:
+        wait = max(state.rpm.wait_s(now), state.tpm.wait_s(now))
+        if wait > 0:
+            return Out(endpoint.id, "paced", now + wait)
     return None
 
 
 def _health_obstacle(
-    world: World,
-    request: Request,
-    endpoint: Endpoint,
-    state: EndpointState,
-    model: str,
-    now: float,
-    *,
-    panic: bool,
+    request: Request, endpoint: Endpoint, breaker: Breaker, now: float, *, panic: bool
 ) -> Out | None:
-    breaker = state.breaker(model, world.rng)
     if breaker.state is not State.CLOSED:
-        due = request.may_probe and breaker.is_probe_due(now)
+        due = breaker.is_probe_due(now) and request.may_probe(now)
         if not due and not (panic and not breaker.is_hard and breaker.can_force(now)):
             return Out(endpoint.id, "open", now + breaker.open_time_s(now))
     elif not panic and request.pool.ejector.ejected_until(endpoint.id) > now:
@@ -288,7 +295,7 @@ def _pick(
     warm = None
     if len(candidates) > 1:
         probe = next((c for c in candidates if c.breaker.state is not State.CLOSED), None)
-        if probe is not None and request.may_probe:
+        if probe is not None and request.may_probe(now):
             return Placement(probe, "probe", group.is_fallback, is_probe=True)
         usual = [c for c in candidates if c.breaker.state is State.CLOSED]
         candidates = usual or candidates

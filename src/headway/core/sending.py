@@ -40,8 +40,9 @@ def open_attempt(
         permit = Permit(-1, is_probe=False)
     state = candidate.state
     state.inflight += 1
-    state.rpm.charge(1.0, now)
-    state.tpm.charge(facts.prompt_tokens + route.expected_output_tokens, now)
+    if state.is_paced:
+        state.rpm.charge(1.0, now)
+        state.tpm.charge(facts.prompt_tokens + route.expected_output_tokens, now)
     return Attempt(
         number=number,
         kind=kind,

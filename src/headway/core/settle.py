@@ -134,7 +134,7 @@ def _learn_success(
         world.affinity.remember(
             facts.session, facts.prefix, facts.prompt_tokens, attempt.endpoint_id, now
         )
-    if outcome.input_tokens is not None:
+    if state.is_paced and outcome.input_tokens is not None:
         estimated = facts.prompt_tokens + route.expected_output_tokens
         state.tpm.charge(outcome.input_tokens + output - estimated, now)
 
