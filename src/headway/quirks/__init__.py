@@ -16,6 +16,7 @@ from headway.quirks.classify import (
     classify_error,
     error_message,
     names_parameter,
+    read_reply,
     should_retry,
     success_hint,
 )
@@ -47,6 +48,7 @@ __all__ = [
     "names_parameter",
     "parse_reset",
     "parse_usage",
+    "read_reply",
     "reply_facts",
     "retry_after_hint",
     "should_retry",

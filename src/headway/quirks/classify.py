@@ -10,10 +10,20 @@ from typing import NamedTuple, cast
 from headway.core.model import FailureClass, Outcome
 from headway.quirks.hints import exhausted_hint, retry_after_hint, text_hint
 from headway.quirks.table import QUIRKS, Quirk
-from headway.quirks.usage import as_object, extract_usage, load_object
+from headway.quirks.usage import (
+    ReplyFacts,
+    as_object,
+    extract_usage,
+    facts_of_large,
+    facts_of_reply,
+    load_object,
+)
 
 ERROR_PARSE_BYTES = 256 * 1024
 """Larger error bodies are pages, not errors: only their beginning is read, as text."""
+
+REPLY_PARSE_BYTES = 64 * 1024
+"""Larger successful replies (embeddings, images) are not parsed a second time beside the SDK."""
 
 TEXT_BYTES = 1024
 MESSAGE_CHARS = 4096
@@ -47,13 +57,13 @@ def classify(status: int, headers: Mapping[str, str], body: bytes, *, wall_now: 
     refill time of a bucket that the reply reports as used up.
     """
     if 200 <= status < 300:
-        disguised = classify_body(headers, body, wall_now=wall_now) if body else None
+        disguised = classify_body(headers, body) if body else None
         return disguised or Outcome(
             FailureClass.OK, status=status, retry_after_s=success_hint(headers, wall_now)
         )
     facts = error_facts(body, headers)
     quirk = _match(status, facts)
-    outcome = _outcome(status, quirk, facts)
+    outcome = _outcome(status, quirk)
     if status == 404 and quirk is not None and quirk.name == "not-found" and not facts.codes:
         # Nobody at home: a process that restarts, an ingress without a backend, a wrong host.
         text = body[:TEXT_BYTES].strip()
@@ -68,60 +78,92 @@ def classify_body(
     body: bytes,
     *,
     surface: str = "",
-    wall_now: float = 0.0,
     stream: bool = False,
 ) -> Outcome | None:
     """The failure that a 2xx reply hides, or None when it is what it claims to be.
 
     `stream=True`: the caller asked for an event stream and this body, read whole, came instead.
-    Surfaces with binary or text replies ("audio", "files", ...) are believed unless their type says
-    JSON or HTML where none belongs.
+    Surfaces with binary or text replies ("audio", "files", ...) are believed unless they bring HTML.
     """
+    return _judge(headers, body, surface, stream=stream)[0]
+
+
+def read_reply(
+    headers: Mapping[str, str], body: bytes, *, surface: str, wall_now: float
+) -> tuple[Outcome, ReplyFacts]:
+    """A whole 2xx reply judged and read in one parse: how it ended, and what accounting needs.
+
+    The outcome carries the token counts, and the refill time of a bucket reported as used up.
+    """
+    hidden, reply = _judge(headers, body, surface, stream=False)
+    if reply is not None:
+        facts = facts_of_reply(reply)
+    elif hidden is None and surface in _JSON_ONLY:
+        facts = facts_of_large(body)
+    else:
+        facts = ReplyFacts()
+    outcome = hidden or Outcome(
+        FailureClass.OK, status=200, retry_after_s=success_hint(headers, wall_now)
+    )
+    if facts.usage is not None:
+        outcome = outcome._replace(
+            input_tokens=facts.usage.input_tokens,
+            cached_tokens=facts.usage.cached_input_tokens,
+            output_tokens=facts.usage.output_tokens,
+        )
+    return outcome, facts
+
+
+def _judge(
+    headers: Mapping[str, str], body: bytes, surface: str, *, stream: bool
+) -> tuple[Outcome | None, Mapping[str, object] | None]:
+    """(the hidden failure, the reply if it was parsed)."""
     ctype = headers.get("content-type", "").partition(";")[0].strip().lower()
-    head = body[:TEXT_BYTES]
-    if _HTML.match(head) or (ctype == "text/html" and not head.lstrip().startswith((b"{", b"["))):
-        return _disguised(FailureClass.NOT_FOUND, "html_body")
+    head = body[:TEXT_BYTES].lstrip()
+    is_json = head.startswith((b"{", b"["))
+    if not is_json and (ctype == "text/html" or _HTML.match(head)):
+        return _disguised(FailureClass.NOT_FOUND, "html_body"), None
     if stream:
         reply = load_object(body)
-        hidden = None if reply is None else _hidden_failure(reply, wall_now)
-        return hidden or _disguised(FailureClass.SERVER_ERROR, "not_event_stream", ran=True)
+        hidden = None if reply is None else _hidden_failure(reply)
+        return hidden or _disguised(FailureClass.SERVER_ERROR, "not_event_stream", ran=True), reply
     if surface in _ANY_BODY:
-        return None
-    if ctype == "text/event-stream" or (not ctype and _SSE.match(head)):
-        return _disguised(FailureClass.SERVER_ERROR, "event_stream", ran=True)
-    if surface in _JSON_ONLY or "json" in ctype:
-        if not body.strip():
-            return _disguised(FailureClass.INCOMPLETE_STREAM, "empty_body", ran=True)
-        try:
-            value: object = json.loads(body)
-        except (ValueError, RecursionError):
-            if surface not in _JSON_ONLY and not head.lstrip().startswith((b"{", b"[")):
-                return None
-            return _disguised(FailureClass.INCOMPLETE_STREAM, "invalid_json", ran=True)
-        reply = as_object(value)
-        if reply is None:
-            rejected = error_facts(body, headers)
-            if rejected.codes or rejected.status:
-                return classify_error(value, wall_now=wall_now)
-            if surface in _JSON_ONLY:
-                return _disguised(FailureClass.INCOMPLETE_STREAM, "not_an_object", ran=True)
-            return None
-        return _hidden_failure(reply, wall_now)
-    return None
+        return None, None
+    if not is_json and (ctype == "text/event-stream" or _SSE.match(head)):
+        return _disguised(FailureClass.SERVER_ERROR, "event_stream", ran=True), None
+    if surface not in _JSON_ONLY and "json" not in ctype:
+        return None, None
+    if not head:
+        return _disguised(FailureClass.INCOMPLETE_STREAM, "empty_body", ran=True), None
+    if len(body) > REPLY_PARSE_BYTES and is_json:
+        # The caller's SDK will parse it; doing that twice for a megabyte of floats is not worth
+        # what a damaged middle would teach.
+        closed = body.rstrip().endswith((b"}", b"]"))
+        cut = None if closed else _disguised(FailureClass.INCOMPLETE_STREAM, "invalid_json", ran=True)
+        return cut, None
+    try:
+        value: object = json.loads(body)
+    except (ValueError, RecursionError):
+        return _disguised(FailureClass.INCOMPLETE_STREAM, "invalid_json", ran=True), None
+    reply = as_object(value)
+    if reply is not None:
+        return _hidden_failure(reply), reply
+    facts = _facts_of(value)
+    if facts.codes or facts.status:
+        return classify_error(value), None
+    if surface in _JSON_ONLY:
+        return _disguised(FailureClass.INCOMPLETE_STREAM, "not_an_object", ran=True), None
+    return None, None
 
 
-def classify_error(error: object, *, wall_now: float = 0.0, status: int | None = None) -> Outcome:
+def classify_error(error: object) -> Outcome:
     """An error met in band: the value under `error` (object or text), or the whole failing event.
 
-    `wall_now` is accepted for symmetry; in-band errors name waits, not instants.
+    Its status is the one it names itself, else None: names and texts decide, and an error that says
+    nothing known is the server's. The request was accepted, so a model may have run.
     """
-    del wall_now
     facts = _facts_of(error)
-    in_band = facts.status if facts.status is not None else status
-    outcome = _outcome(in_band, _match(in_band or 0, facts), facts)
-    if in_band is None and not _match(0, facts):
-        # Nothing but a text: the attempt failed at the server's, that much is certain.
-        outcome = outcome._replace(kind=FailureClass.SERVER_ERROR, error_type="upstream_error")
+    outcome = _outcome(facts.status, _match(facts.status, facts))
     return outcome._replace(retry_after_s=text_hint(facts.details[:MESSAGE_CHARS]), reached_model=True)
 
 
@@ -166,13 +208,13 @@ def error_facts(body: bytes, headers: Mapping[str, str] | None = None) -> ErrorF
     return facts
 
 
-def _hidden_failure(reply: Mapping[str, object], wall_now: float) -> Outcome | None:
+def _hidden_failure(reply: Mapping[str, object]) -> Outcome | None:
     """An error inside a 200: OpenRouter's `error`, a failed Responses object, a bare error object."""
     error = reply.get("error")
     if reply.get("object") == "response":
         if reply.get("status") != "failed":
             return None
-        failed = classify_error(error or {"message": "failed"}, wall_now=wall_now)
+        failed = classify_error(error or {"message": "failed"})
         usage = extract_usage(reply)
         failed = failed._replace(error_type=failed.error_type or "response_failed")
         return failed if usage is None else failed._replace(
@@ -181,15 +223,18 @@ def _hidden_failure(reply: Mapping[str, object], wall_now: float) -> Outcome | N
             output_tokens=usage.output_tokens,
         )
     if error and not any(reply.get(key) for key in ("choices", "output", "data", "results")):
-        return classify_error(reply if isinstance(error, str) else error, wall_now=wall_now)
+        return classify_error(reply if isinstance(error, str) else error)
     if reply.get("object") == "error" or (reply.get("type") == "error" and error):
-        return classify_error(reply, wall_now=wall_now)
+        return classify_error(reply)
     return None
 
 
-def _match(status: int, facts: ErrorFacts) -> Quirk | None:
+def _match(status: int | None, facts: ErrorFacts) -> Quirk | None:
     for quirk in QUIRKS:
-        if quirk.status and status not in quirk.status:
+        if status is None:
+            if not quirk.codes and quirk.text is None:
+                continue
+        elif quirk.status and status not in quirk.status:
             continue
         if quirk.codes and not (quirk.codes & facts.codes):
             continue
@@ -199,10 +244,9 @@ def _match(status: int, facts: ErrorFacts) -> Quirk | None:
     return None
 
 
-def _outcome(status: int | None, quirk: Quirk | None, facts: ErrorFacts) -> Outcome:
-    del facts
+def _outcome(status: int | None, quirk: Quirk | None) -> Outcome:
     if quirk is None:
-        server = status is None or status >= 500 or status < 200
+        server = status is None or status >= 500
         kind = FailureClass.SERVER_ERROR if server else FailureClass.BAD_REQUEST
         return Outcome(kind, status=status, error_type=_name(status), reached_model=server)
     return Outcome(

@@ -1,7 +1,8 @@
 """The table: what each provider, engine, CDN and proxy means by its refusals.
 
 A row applies when its status, one of its codes (or types) and its text all match; a condition that
-is left out matches anything. Rows are tried in order, the first match wins: named codes before
+is left out matches anything, and where no status is known (in-band errors) names and texts decide.
+Rows are tried in order, the first match wins: named codes before
 texts, texts before bare statuses. A row added here needs one recorded reply under
 `tests/quirks/<provider>/<row>*.json`.
 """
@@ -126,8 +127,8 @@ QUIRKS: tuple[Quirk, ...] = (
          note="403"),
     # ---- what does not exist there
     _row("deployment-not-found", "azure", _C.NOT_FOUND,
-         codes="deploymentnotfound modelnotready resourcenotfound invalidendpoint",
-         error_type="model_not_found", note="404; deployment missing or still being made"),
+         codes="deploymentnotfound resourcenotfound invalidendpoint",
+         error_type="model_not_found", note="404; the deployment is missing"),
     _row("model-not-found", "openai", _C.NOT_FOUND,
          codes="model_not_found not_found_error notfounderror resourcenotfoundexception not_found"
                " model_not_available unknown_model invalid_model model_decommissioned",
@@ -150,8 +151,8 @@ QUIRKS: tuple[Quirk, ...] = (
     _row("busy", "ollama", _C.OVERLOADED, status=(429, 503),
          text=r"server busy|maximum pending requests|queue (?:is )?full|no (?:available )?slots?",
          error_type="overloaded", note="queue full"),
-    _row("capacity", "any", _C.OVERLOADED, status=(429, 498, 503),
-         codes="nocapacity capacity_exceeded no_capacity modelnotreadyexception"
+    _row("capacity", "any", _C.OVERLOADED,
+         codes="modelnotready nocapacity capacity_exceeded no_capacity modelnotreadyexception"
                " serviceunavailableexception resource_unavailable flex_unavailable",
          error_type="overloaded",
          note="Azure and Bedrock out of capacity, flex tiers"),
@@ -179,6 +180,10 @@ QUIRKS: tuple[Quirk, ...] = (
          note="nobody behind the proxy: not sent on"),
     _row("blocked-page", "cdn", _C.SERVER_ERROR, status=403, text=r"<(?:html|!doctype)", soft=True,
          note="a firewall's page, not the API's answer: no verdict on the key"),
+    _row("invalid-request", "openai", _C.BAD_REQUEST, status=(400, 422),
+         codes="invalid_request_error invalid_prompt invalid_argument validationexception"
+               " badrequesterror bad_request_error unprocessable_entity",
+         note="also in-band, where there is no status"),
     # ---- bare statuses
     _row("redirect", "any", _C.NOT_FOUND, status=(301, 302, 303, 307, 308),
          note="base_url points elsewhere"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import NamedTuple, cast
@@ -19,6 +20,14 @@ TOKENS_MAX = 1 << 40
 
 USAGE_CANDIDATES_MAX = 16
 """`"usage"` keys looked at from the end of a body before it is parsed whole."""
+
+
+_MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]{1,256})"')
+_ID = re.compile(rb'\s*\{\s*"id"\s*:\s*"([^"\\]{1,256})"')
+
+
+FULL_PARSE_BYTES = 1024 * 1024
+"""Bodies up to here are parsed whole when no plain `usage` object is found."""
 
 
 class ReplyFacts(NamedTuple):
@@ -114,7 +123,7 @@ def usage_from_body(body: bytes) -> Usage | None:
             usage = parse_usage(value)
             if usage is not None:
                 return usage
-    if b'"timings"' in body or b'"usageMetadata"' in body or b'"usage' in body:
+    if len(body) <= FULL_PARSE_BYTES and (b'"timings"' in body or b'"usage' in body):
         reply = load_object(body)
         return None if reply is None else extract_usage(reply)
     return None
@@ -123,8 +132,11 @@ def usage_from_body(body: bytes) -> Usage | None:
 def reply_facts(body: bytes) -> ReplyFacts:
     """id, model, service tier, finish reasons and usage of a non-streamed JSON reply."""
     reply = load_object(body)
-    if reply is None:
-        return ReplyFacts()
+    return ReplyFacts() if reply is None else facts_of_reply(reply)
+
+
+def facts_of_reply(reply: Mapping[str, object]) -> ReplyFacts:
+    """The same from a reply already parsed."""
     reasons: list[str] = []
     choices = reply.get("choices")
     if isinstance(choices, list):
@@ -142,6 +154,18 @@ def reply_facts(body: bytes) -> ReplyFacts:
         service_tier=_text(reply.get("service_tier")),
         finish_reasons=tuple(reasons),
         usage=extract_usage(reply),
+    )
+
+
+def facts_of_large(body: bytes) -> ReplyFacts:
+    """What both ends of a body too large to parse twice tell: id and model, and the usage."""
+    ends = body[:1024] + body[-4096:]
+    model = _MODEL.search(ends)
+    name = _ID.match(body[:1024])
+    return ReplyFacts(
+        id=None if name is None else name[1].decode("utf-8", "replace"),
+        model=None if model is None else model[1].decode("utf-8", "replace"),
+        usage=usage_from_body(body),
     )
 
 
