@@ -3,7 +3,7 @@
     bytes as they come ──▶ whole events ──▶ template hit?  ──yes──▶ content: count it, pass it on
                                               │ no
                                               ▼
-                                            parse ──▶ content, end, usage, error, names ──▶ pass or drop
+                                            parse ──▶ content, end, usage, error ──▶ pass or drop
 
 The caller gets the same bytes, event by event, except for what would break it or was never asked
 for: see `StreamObserver`. Whatever way the bytes were split, the same events give the same result.
@@ -14,12 +14,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import cast
 
 from headway.core.model import FailureClass, Outcome, Usage
 from headway.quirks import classify_body, load_object, usage_from_body
 from headway.quirks.usage import as_object
 from headway.transport.sse_events import EventFacts, Partial, read_event
+from headway.transport.sse_lines import BLANK, BOM, EOL, decoded, fields
 from headway.transport.sse_template import Template, learn
 
 EVENT_BYTES_MAX = 1024 * 1024
@@ -34,10 +34,7 @@ TEMPLATES_MAX = 4
 LEARN_MIN, LEARN_RATIO = 16, 2
 """Learning stops when, after 16 templates, fewer than 2 chunks were recognised per template."""
 
-_BOM = b"\xef\xbb\xbf"
-_BLANK = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n?|\n)")
-_EOL = re.compile(rb"\r\n?|\n")
-_USAGE_NULL_LAST = re.compile(rb',\s*"usage"\s*:\s*null')
+_USAGE_NULL = re.compile(rb',\s*"usage"\s*:\s*null|"usage"\s*:\s*null\s*,\s*|"usage"\s*:\s*null')
 _HUGE_END = re.compile(rb'"type"\s*:\s*"response\.(completed|incomplete)"')
 
 
@@ -115,13 +112,13 @@ class StreamObserver:
     @property
     def partial_text(self) -> str:
         """The text of the first choice so far (bounded, see `sse_events.PARTIAL_BYTES_MAX`)."""
-        return _decoded(self._partial.text)
+        return decoded(self._partial.text)
 
     @property
     def partial_tool_calls(self) -> tuple[dict[str, str], ...]:
         """Tool calls so far: {"id", "name", "arguments"}, arguments as far as they came."""
         return tuple(
-            {"id": call.id, "name": call.name, "arguments": _decoded(call.arguments)}
+            {"id": call.id, "name": call.name, "arguments": decoded(call.arguments)}
             for call in self._partial.tools.values()
         )
 
@@ -133,9 +130,7 @@ class StreamObserver:
         """
         outcome = self.error
         if outcome is None:
-            if self.terminal:
-                outcome = Outcome(FailureClass.OK, status=200)
-            elif self.content_events and self._surface not in _WITH_END:
+            if self.terminal or (self.content_events and self._surface not in _WITH_END):
                 outcome = Outcome(FailureClass.OK, status=200)
             else:
                 how = "truncated_stream" if self.content_events else "empty_stream"
@@ -175,7 +170,7 @@ class StreamObserver:
             self._end_huge(self._huge_tail)
         if not held or self.error is not None or self.done:
             return held
-        name, data, _, _ = _fields(held.removeprefix(_BOM))
+        name, data, _, _ = fields(held.removeprefix(BOM))
         if data.startswith("[DONE]"):
             self.done = True
             return held
@@ -187,8 +182,9 @@ class StreamObserver:
                 self._fail(facts.error, facts.error_message, held)
                 return b""
             self._take_usage(facts.usage)
-        elif not self.events and (hidden := classify_body({}, held)) is not None:
-            if hidden.error_type == "html_body":
+        elif not self.events and held.lstrip()[:1] == b"<":
+            hidden = classify_body({"content-type": "text/html"}, held)
+            if hidden is not None:
                 self._fail(hidden, "HTML instead of an event stream", held)
         return held
 
@@ -222,21 +218,21 @@ class StreamObserver:
         buf = self._pending + chunk if self._pending else chunk
         scan, self._scan = self._scan, 0
         pos = 0
-        while self.error is None:
+        while True:
             end = self._boundary(buf, pos, max(pos, scan))
             if end < 0:
                 break
             if end == len(buf) and buf[-1] == 13:
                 self._skip_lf = True
             shown = self._event(buf[pos:end])
+            if shown is None:
+                return b"".join(out)
             self._last_dropped = not shown
             out.append(shown)
             pos = end
         rest = buf[pos:]
-        if self.error is not None:
-            self._pending = b""
-        elif len(rest) > EVENT_BYTES_MAX:
-            self._pending = b""
+        self._pending = b""
+        if len(rest) > EVENT_BYTES_MAX:
             self._huge_head = rest[:4096]
             self._huge_tail = rest[-HUGE_TAIL_BYTES:]
             self.content_events += 1
@@ -253,7 +249,7 @@ class StreamObserver:
         if pos >= len(buf):
             return -1
         if self._has_cr:
-            blank = _EOL.match(buf, pos) or _BLANK.search(buf, scan)
+            blank = EOL.match(buf, pos) or BLANK.search(buf, scan)
             return -1 if blank is None else blank.end()
         if buf[pos] == 10:
             return pos + 1
@@ -263,7 +259,7 @@ class StreamObserver:
     def _feed_huge(self, chunk: bytes) -> bytes:
         known = len(self._huge_tail)
         buf = self._huge_tail + chunk
-        blank = _BLANK.search(buf, max(0, known - 3))
+        blank = BLANK.search(buf, max(0, known - 3))
         if blank is None:
             self._huge_tail = buf[-HUGE_TAIL_BYTES:]
             return chunk
@@ -284,8 +280,8 @@ class StreamObserver:
 
     # ------------------------------------------------------------------ one event
 
-    def _event(self, raw: bytes) -> bytes:
-        """Observe one complete event; return what the caller sees of it."""
+    def _event(self, raw: bytes) -> bytes | None:
+        """Observe one complete event; return what the caller sees of it, None for an error."""
         if self.done:
             return raw
         for template in self._templates:
@@ -301,8 +297,8 @@ class StreamObserver:
                 return template.without_usage(raw) if template.cut_size else raw
         if self._first:
             self._first = False
-            raw = raw.removeprefix(_BOM)
-        name, data, has_id, dispatches = _fields(raw)
+            raw = raw.removeprefix(BOM)
+        name, data, has_id, dispatches = fields(raw)
         if has_id is not None:
             self._sticky_id = has_id
         if not data.strip():
@@ -319,12 +315,12 @@ class StreamObserver:
             obj = None
         if obj is None:
             self._fail(_MALFORMED, "malformed event in the stream", raw)
-            return b""
+            return None
         facts = read_event(name, obj, self._partial)
         if facts.error is not None:
             self._take_usage(facts.usage)
             self._fail(facts.error, facts.error_message, raw)
-            return b""
+            return None
         self._take(facts)
         if facts.leaf is not None and not facts.finish and facts.usage is None:
             self._learn(raw, facts)
@@ -356,6 +352,7 @@ class StreamObserver:
         self.error = outcome
         self.error_message = message
         self.error_event = raw
+        self._pending = b""
 
     def _learn(self, raw: bytes, facts: EventFacts) -> None:
         if facts.leaf is None:
@@ -374,50 +371,17 @@ class StreamObserver:
             return b""
         if "usage" not in obj or obj["usage"] is not None:
             return raw
-        members = list(_USAGE_NULL_LAST.finditer(raw))
+        members = list(_USAGE_NULL.finditer(raw))
         if len(members) == 1:
             # The only such member, and the object has one at its top: this is it.
             return raw[: members[0].start()] + raw[members[0].end() :]
+        rest = {key: value for key, value in obj.items() if key != "usage"}
+        for member in members:
+            without = raw[: member.start()] + raw[member.end() :]
+            if load_object(fields(without)[1].encode()) == rest:
+                return without
         return raw
 
 
 _MALFORMED = Outcome(FailureClass.INCOMPLETE_STREAM, status=200, error_type="malformed_event")
 _WITH_END = frozenset({"chat", "completions", "responses"})
-
-
-def _fields(raw: bytes) -> tuple[str | None, str, bool | None, bool]:
-    """(event name, data, whether an id was set (None: no id field), any field that dispatches)."""
-    name: str | None = None
-    data: list[bytes] = []
-    has_id: bool | None = None
-    dispatches = False
-    for line in _EOL.split(raw):
-        if not line or line[0] == 58:  # a comment
-            continue
-        field, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if field == b"data":
-            data.append(value)
-            dispatches = True
-        elif field == b"event":
-            name = value.decode("utf-8", "replace") or None
-            dispatches = dispatches or bool(name)
-        elif field == b"id":
-            if b"\x00" not in value:
-                has_id = bool(value)
-        elif field == b"retry":
-            dispatches = dispatches or value.strip().isdigit()
-    try:
-        text = b"\n".join(data).decode()
-    except UnicodeDecodeError:
-        text = "\x00"  # no JSON: malformed
-    return name, text, has_id, dispatches
-
-
-def _decoded(text: bytearray) -> str:
-    """JSON string text as the text it means; what is cut or damaged is replaced."""
-    raw = bytes(text).decode("utf-8", "replace")
-    try:
-        return cast("str", json.loads(f'"{raw}"'))
-    except ValueError:
-        return raw

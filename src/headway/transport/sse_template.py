@@ -86,9 +86,7 @@ class Template:
         return event[:cut] + event[cut + self.cut_size :]
 
 
-def learn(
-    event: bytes, leaf: str, *, sink: bytearray | None, hide_usage: bool
-) -> Template | None:
+def learn(event: bytes, leaf: str, *, sink: bytearray | None, hide_usage: bool) -> Template | None:
     """A template from `event`, a parsed content chunk whose one text is the string member `leaf`.
 
     None when the chunk is not of a kind that repeats: the member's name occurs more than once.
@@ -99,24 +97,9 @@ def learn(
     contents = list(opening.finditer(event))
     if len(contents) != 1:
         return None
-    spans: list[tuple[int, int, int]] = []
-    start = contents[0].end()
-    end = _string_end(event, start)
-    if end <= start:
+    spans = _spans(event, contents[0].end())
+    if spans is None:
         return None
-    spans.append((start, end, CONTENT))
-    for hole in _HOLES.finditer(event):
-        if hole[1] is not None:
-            number = _NUMBER_AT_END.search(event, hole.start(), hole.end())
-            if number is None:
-                return None
-            spans.append((number.start(), number.end(), NUMBER))
-        else:
-            close = _string_end(event, hole.end())
-            if close < 0:
-                return None
-            spans.append((hole.end(), close, STRING))
-    spans.sort()
     holes: list[Hole] = []
     pos = content_at = 0
     for index, (start, end, kind) in enumerate(spans):
@@ -153,6 +136,26 @@ def learn(
         cut_size=cut_size,
         sink=sink,
     )
+
+
+def _spans(event: bytes, start: int) -> list[tuple[int, int, int]] | None:
+    """(start, end, kind) of the content at `start` and of every other hole, in order."""
+    end = _string_end(event, start)
+    if end <= start:
+        return None
+    spans = [(start, end, CONTENT)]
+    for hole in _HOLES.finditer(event):
+        if hole[1] is not None:
+            number = _NUMBER_AT_END.search(event, hole.start(), hole.end())
+            if number is None:
+                return None
+            spans.append((number.start(), number.end(), NUMBER))
+        else:
+            close = _string_end(event, hole.end())
+            if close < 0:
+                return None
+            spans.append((hole.end(), close, STRING))
+    return sorted(spans)
 
 
 def _hole_end(buf: bytes, pos: int, kind: int) -> int:
