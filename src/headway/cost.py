@@ -145,9 +145,13 @@ class _Rates(NamedTuple):
     per_request: Decimal = ZERO
     source: str = "local"
     expires_at: float = float("inf")
+    by_request: bool = False
+    """A flat price per request: token counts don't matter."""
 
     def price(self, usage: Usage) -> Decimal | None:
         """USD for `usage`; None when the counts contradict each other or a rate is missing."""
+        if self.by_request:
+            return self.per_request
         tokens = usage.input_tokens
         output = usage.output_tokens or 0
         cached = usage.cached_input_tokens or 0
@@ -178,8 +182,7 @@ def _policy_rates(price: Price) -> _Rates | None:
     if not by_token:
         if price.per_request is None:
             return None
-        free = _Rate(ZERO)
-        return _Rates(free, free, free, free, price.per_request)
+        return _Rates(None, None, None, None, price.per_request, by_request=True)
     return _Rates(
         _per_token(price.input_per_mtok),
         _per_token(price.cached_input_per_mtok),
@@ -399,6 +402,11 @@ def _import_prices() -> bool:
     return True
 
 
+def _per_request(prices: ModelPrice) -> Decimal:
+    per_thousand = getattr(prices, "requests_kcount", None)
+    return per_thousand.scaleb(-3, MONEY) if isinstance(per_thousand, Decimal) else ZERO
+
+
 def _compile(prices: ModelPrice, info: ModelInfo, tier: str | None) -> _Rates | None:
     rates: dict[str, _Rate | None] = {}
     for name in ("input_mtok", "cache_read_mtok", "cache_write_mtok", "output_mtok"):
@@ -423,6 +431,7 @@ def _compile(prices: ModelPrice, info: ModelInfo, tier: str | None) -> _Rates | 
         rates["cache_read_mtok"],
         rates["cache_write_mtok"],
         rates["output_mtok"],
+        per_request=_per_request(prices),
         source="local" if exact else "estimated",
         expires_at=time.monotonic() + (DATED_TTL_S if dated else STATIC_TTL_S),
     )
