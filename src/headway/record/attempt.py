@@ -77,10 +77,9 @@ def usage_to_price(
     """The counts to price an attempt by; None when nothing is known about them.
 
     What the server counted wins. Otherwise: input is the winner's count when it ran the same model
-    (the prompt was the same), else the estimate from the body's size; output is the number of content
-    chunks, a lower bound at about one token each. An attempt that never reached a model, or was
-    refused by status, is `NOT_BILLED`.
-    """
+    (the prompt was the same), else the estimate from the body's size; output is the number of
+    content chunks, a lower bound at about one token each. An attempt that never reached a model, or
+    was refused by status, is `NOT_BILLED`."""
     usage = record.usage
     if usage is not None and not usage.estimated:
         return usage
@@ -125,8 +124,11 @@ def _price(record: AttemptRecord, pricer: Pricer, usage: Usage) -> Cost:
     if duration_s is not None and record.busy_s > 0:
         inflight = max(1.0, duration_s / record.busy_s)
     cost = UNKNOWN
-    # The answer names the model that ran ("gpt-4o-2024-11-20"); a deployment's own name says little.
-    for model in dict.fromkeys((record.response_model or record.attempt.model, record.attempt.model)):
+    # The answer names the model that ran ("gpt-4o-2024-11-20"); a deployment's own name says
+    # little.
+    for model in dict.fromkeys(
+        (record.response_model or record.attempt.model, record.attempt.model)
+    ):
         cost = pricer.price(
             record.endpoint,
             model,

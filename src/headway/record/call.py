@@ -1,8 +1,9 @@
 """The account of one call: what every attempt did, what it cost, and how much of that was wasted.
 
-`CallRecord.on_event` is the sink to hand to `Engine.begin`. The transport fills in what it read of an
-answer before it reports the attempt's outcome. When the call has ended and so have all its attempts, a
-hedge's loser included, the call is settled, once: priced, added to its task, shown to telemetry.
+`CallRecord.on_event` is the sink to hand to `Engine.begin`. The transport fills in what it read of
+an answer before it reports the attempt's outcome. When the call has ended and so have all its
+attempts, a hedge's loser included, the call is settled, once: priced, added to its task, shown to
+telemetry.
 
 Events of one call may be delivered by any thread and out of order: the engine delivers outside its
 lock. Nothing here knows of OpenTelemetry.
@@ -74,7 +75,8 @@ class CallObserver(Protocol):
     """Telemetry, as far as calls are concerned."""
 
     def watch(self, record: CallRecord) -> CallWatch | None:
-        """Watch this call. None when nobody looks (no provider is set up): then it costs nothing."""
+        """Watch this call. None when nobody looks (no provider is set up): then it costs
+        nothing."""
         ...
 
 
@@ -92,9 +94,8 @@ class Books:
         """Begin the account of a call in the current task and trace context.
 
         Fills in what the task knows (`facts.task_id`, `task_name`, `deadline_at`,
-        `extra_attempts_left`). Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the task
-        forbids the call.
-        """
+        `extra_attempts_left`). Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the
+        task forbids the call."""
         task = current_scope().task
         if task is not None:
             task.open_call(facts)
@@ -107,7 +108,8 @@ class Books:
 
 
 class CallRecord:
-    """The account of one call. Made by `Books.open_call`; set `call` once the engine has begun it."""
+    """The account of one call. Made by `Books.open_call`; set `call` once the engine has begun
+    it."""
 
     __slots__ = (
         "_attempts_made", "_books", "_cost", "_settling", "_watch", "attempts", "call", "deferred",

@@ -1,10 +1,11 @@
 """Tasks: what an application's calls are for, and the scope that ties them together."""
 
+from headway.task.api import task
 from headway.task.carry import continue_task
 from headway.task.left_open import settle_open_tasks
 from headway.task.observe import TaskObserver, add_observer, remove_observer
 from headway.task.scope import CallOptions, Scope, bind, current_scope, options
-from headway.task.task import OUTCOMES, Phase, Task, clock_of, task
+from headway.task.task import OUTCOMES, Phase, Task, clock_of
 
 __all__ = [
     "OUTCOMES",

@@ -3,8 +3,8 @@
     headway-task: v=1; id=9f0c...; name=triage; deadline-ms=41200; cost-left=0.31
     traceparent: 00-<trace>-<span>-01            (only when the task is being traced)
 
-The values come from whoever sends the request: they are bounded and checked, they name a task and may
-shorten its deadline and its budget, and they can do nothing else. What is malformed is ignored.
+The values come from whoever sends the request: they are bounded and checked, they name a task and
+may shorten its deadline and its budget, and they can do nothing else. What is malformed is ignored.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FIELD = re.compile(r"([a-z][a-z-]{0,15})=([A-Za-z0-9_.~%+-]*)")
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 
-class _Malformed(ValueError):
+class _MalformedError(ValueError):
     pass
 
 
@@ -78,20 +78,20 @@ def continue_task(
     verdict: str | Judge = "explicit",
     attributes: Mapping[str, str | bool | int | float] | None = None,
 ) -> Task:
-    """Go on with the task whose `headers()` came with a request: `with headway.continue_task(h) as t:`.
+    """Go on with the task whose `headers()` came with a request: `with headway.continue_task(h) as
+    t:`.
 
-    The part has the task's id and name, its remaining deadline, priority, session and remaining cost
-    cap; its cost is added to the task in reports, where the task is counted once. Without the header,
-    or with one that makes no sense (logged), a new task called `name` begins instead. Header names are
-    matched without regard to case.
-    """
+    The part has the task's id and name, its remaining deadline, priority, session and remaining
+    cost cap; its cost is added to the task in reports, where the task is counted once. Without the
+    header, or with one that makes no sense (logged), a new task called `name` begins instead.
+    Header names are matched without regard to case."""
     found = {key.lower(): value for key, value in headers.items() if len(key) <= len(HEADER)}
     text = found.get(HEADER)
     carried = None
     if text is not None:
         try:
             carried = _parse(text)
-        except _Malformed as problem:
+        except _MalformedError as problem:
             # The value itself stays out of the log: anyone may have sent it.
             logger.warning("ignored a malformed %s header: %s", HEADER, problem)
     spec = make_spec(
@@ -134,18 +134,18 @@ def _traceparent(value: str | None) -> str:
 
 def _parse(text: str) -> _Carried:
     if len(text) > HEADER_BYTES_MAX:
-        raise _Malformed(f"longer than {HEADER_BYTES_MAX} bytes")
+        raise _MalformedError(f"longer than {HEADER_BYTES_MAX} bytes")
     fields: dict[str, str] = {}
     for part in text.split(";"):
         match = _FIELD.fullmatch(part.strip(" "))
         if match is None:
-            raise _Malformed("expected key=value pairs separated by semicolons")
+            raise _MalformedError("expected key=value pairs separated by semicolons")
         key, value = match.groups()
         if key in fields:
-            raise _Malformed(f"{key} is given twice")
+            raise _MalformedError(f"{key} is given twice")
         fields[key] = _decoded(value)
     if fields.get("v") != "1":
-        raise _Malformed("not of version 1")
+        raise _MalformedError("not of version 1")
     return _Carried(
         id=_text(fields, "id", ID_CHARS_MAX) or _missing("id"),
         name=_text(fields, "name", NAME_CHARS_MAX) or _missing("name"),
@@ -160,14 +160,14 @@ def _parse(text: str) -> _Carried:
 
 
 def _missing(key: str) -> str:
-    raise _Malformed(f"{key} is missing")
+    raise _MalformedError(f"{key} is missing")
 
 
 def _decoded(value: str) -> str:
     try:
         return unquote(value, errors="strict")
     except UnicodeDecodeError:
-        raise _Malformed("a value is not percent-encoded UTF-8") from None
+        raise _MalformedError("a value is not percent-encoded UTF-8") from None
 
 
 def _text(fields: Mapping[str, str], key: str, chars_max: int) -> str | None:
@@ -175,7 +175,7 @@ def _text(fields: Mapping[str, str], key: str, chars_max: int) -> str | None:
     if value is None:
         return None
     if not value or len(value) > chars_max or not value.isprintable():
-        raise _Malformed(f"{key} must be 1 to {chars_max} printable characters")
+        raise _MalformedError(f"{key} must be 1 to {chars_max} printable characters")
     return value
 
 
@@ -184,7 +184,7 @@ def _integer(fields: Mapping[str, str], key: str, least: int, most: int) -> int 
     if value is None:
         return None
     if not re.fullmatch(r"-?[0-9]{1,12}", value, re.ASCII) or not least <= int(value) <= most:
-        raise _Malformed(f"{key} must be a whole number from {least} to {most}")
+        raise _MalformedError(f"{key} must be a whole number from {least} to {most}")
     return int(value)
 
 
@@ -203,5 +203,5 @@ def _usd(fields: Mapping[str, str]) -> Decimal | None:
     except InvalidOperation:
         amount = None
     if amount is None or amount > COST_MAX:
-        raise _Malformed("cost-left must be an amount of USD")
+        raise _MalformedError("cost-left must be an amount of USD")
     return amount

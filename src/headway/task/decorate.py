@@ -1,8 +1,7 @@
 """`@headway.task(...)`: every call of the decorated function is a task of its own.
 
-A generator's task lasts from its first step to its end, and is current only while the generator's own
-body runs: between the items the consumer's code is not part of it.
-"""
+A generator's task lasts from its first step to its end, and is current only while the generator's
+own body runs: between the items the consumer's code is not part of it."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ class _Run:
 
 def _plain(fn: Callable[..., Any], spec: TaskSpec) -> Callable[..., Any]:
     @wraps(fn)
-    def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    def run(*args: Any, **kwargs: Any) -> Any:
         task = _Run(spec)
         try:
             with task:
@@ -79,7 +78,7 @@ def _plain(fn: Callable[..., Any], spec: TaskSpec) -> Callable[..., Any]:
 
 def _coroutine(fn: Callable[..., Any], spec: TaskSpec) -> Callable[..., Any]:
     @wraps(fn)
-    async def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+    async def run(*args: Any, **kwargs: Any) -> Any:
         task = _Run(spec)
         try:
             with task:
@@ -97,11 +96,12 @@ def _generator(
     fn: Callable[..., Generator[Any, Any, Any]], spec: TaskSpec
 ) -> Callable[..., Generator[Any, Any, Any]]:
     @wraps(fn)
-    def run(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401
+    def run(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         task = _Run(spec)
         body = fn(*args, **kwargs)
         step: Callable[..., Any] = body.send
         given: Any = None
+        result: Any = None
         try:
             while True:
                 try:
@@ -132,7 +132,7 @@ def _async_generator(
     fn: Callable[..., AsyncGenerator[Any, Any]], spec: TaskSpec
 ) -> Callable[..., AsyncGenerator[Any, Any]]:
     @wraps(fn)
-    async def run(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:  # noqa: ANN401
+    async def run(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         task = _Run(spec)
         body = fn(*args, **kwargs)
         step: Callable[..., Any] = body.asend

@@ -46,7 +46,8 @@ class Figures:
 
     @property
     def wasted(self) -> Decimal:
-        """USD that bought nothing: failed attempts, hedge losers, abandoned streams, failed tasks."""
+        """USD that bought nothing: failed attempts, hedge losers, abandoned streams, failed
+        tasks."""
         self._settled()
         return self._ledger.wasted
 

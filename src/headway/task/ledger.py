@@ -34,12 +34,13 @@ class Settlement(NamedTuple):
 
 
 class Ledger:
-    """Figures of one task, nested tasks included. Every change is made under the tree's one lock."""
+    """Figures of one task, nested tasks included. Every change is made under the tree's one
+    lock."""
 
     __slots__ = (
-        "attempts", "by_source", "calls", "caps", "cost", "extra_attempts", "forfeit", "input_tokens",
-        "lock", "name", "open_calls", "output_tokens", "parent", "settled_calls", "unknown_attempts",
-        "wasted",
+        "attempts", "by_source", "calls", "caps", "cost", "extra_attempts", "forfeit",
+        "input_tokens", "lock", "name", "open_calls", "output_tokens", "parent", "settled_calls",
+        "unknown_attempts", "wasted",
     )  # fmt: skip
 
     def __init__(self, name: str, caps: Caps, parent: Ledger | None) -> None:
@@ -64,7 +65,8 @@ class Ledger:
     # ----------------------------------------------------------------- changes
 
     def open_call(self) -> tuple[str, Ledger] | None:
-        """Count one more call, or name the cap (and whose) that forbids it; then nothing changes."""
+        """Count one more call, or name the cap (and whose) that forbids it; then nothing
+        changes."""
         with self.lock:
             ledger: Ledger | None = self
             while ledger is not None:
@@ -113,9 +115,7 @@ class Ledger:
                 ledger.output_tokens += call.output_tokens
                 ledger.unknown_attempts += call.unknown_attempts
                 for source, amount in call.by_source.items():
-                    ledger.by_source[source] = MONEY.add(
-                        ledger.by_source.get(source, ZERO), amount
-                    )
+                    ledger.by_source[source] = MONEY.add(ledger.by_source.get(source, ZERO), amount)
                 if ledger.forfeit:
                     wasted = total  # late money of a failed task is wasted too, here and above
                 ledger.cost = MONEY.add(ledger.cost, total)
@@ -123,7 +123,8 @@ class Ledger:
                 ledger = ledger.parent
 
     def forfeit_all(self) -> None:
-        """The task did not succeed: everything it cost is wasted. Stays so, whatever is said later."""
+        """The task did not succeed: everything it cost is wasted. Stays so, whatever is said
+        later."""
         with self.lock:
             if self.forfeit:
                 return

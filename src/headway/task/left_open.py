@@ -62,7 +62,11 @@ def settle_open_tasks() -> None:
 
 def _settle(task: Task, why: str) -> None:
     logger.warning(
-        "task %r (%s) %s: its outcome is %s", task.name, task.id, why, task.outcome,
+        "task %r (%s) %s: its outcome is %s",
+        task.name,
+        task.id,
+        why,
+        task.outcome,
         extra={"headway_event": "headway.task.left_open"},
     )
     task.finish(None)

@@ -25,7 +25,8 @@ class TaskObserver:
         """The task is no longer current here (a generator pauses, or the task is over)."""
 
     def call_settled(self, task: Task, record: CallRecord) -> None:
-        """A call of this task (not of a nested one) is over and its cost known as well as it can be."""
+        """A call of this task (not of a nested one) is over and its cost known as well as it can
+        be."""
 
     def task_closed(self, task: Task) -> None:
         """The task is over: outcome, duration and figures stand."""
@@ -55,7 +56,7 @@ def tell(what: str, *about: object) -> None:
     for observer in _observers:
         try:
             getattr(observer, what)(*about)
-        except Exception as problem:  # noqa: BLE001 - telemetry must not break what it observes
+        except Exception as problem:
             logger.warning(
                 "%s.%s failed and was ignored: %s",
                 type(observer).__name__, what, type(problem).__name__,

@@ -70,7 +70,7 @@ def leave_scope(token: Token[Scope]) -> None:
     except ValueError:
         # Closed from another context (an async generator finalised by the loop): that context never
         # had our scope, so there is nothing to restore.
-        pass
+        return
 
 
 # --------------------------------------------------------------------------- checked arguments
@@ -80,7 +80,7 @@ def seconds(value: float | timedelta, what: str) -> float:
     """A relative duration in seconds, or a clear error."""
     if isinstance(value, timedelta):
         value = value.total_seconds()
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise TypeError(f"{what} must be seconds or a timedelta, got {value!r}")
     if not value > 0 or value == INFINITY:
         raise ValueError(f"{what} must be a positive number of seconds, got {value!r}")
@@ -110,11 +110,11 @@ def with_priority(options: CallOptions, priority: int | str | None) -> CallOptio
 class options:  # noqa: N801 - reads as a statement: `with headway.options(...)`
     """A scope for one or more calls: `with headway.options(deadline=5, hedge=True): ...`.
 
-    `deadline` (seconds or timedelta) covers queueing, retries and the stream, starts when the scope is
-    entered, and can only shorten an outer one. `priority` is a whole number (higher goes first) or the
-    name of a class in the policy. `session` keeps calls on the endpoint with the warm prefix cache.
-    `hedge` allows or forbids a second attempt beside a slow one. `idempotent=True` says a call that may
-    have run is safe to repeat. `route` names a route of the policy.
+    `deadline` (seconds or timedelta) covers queueing, retries and the stream, starts when the scope
+    is entered, and can only shorten an outer one. `priority` is a whole number (higher goes first)
+    or the name of a class in the policy. `session` keeps calls on the endpoint with the warm prefix
+    cache. `hedge` allows or forbids a second attempt beside a slow one. `idempotent=True` says a
+    call that may have run is safe to repeat. `route` names a route of the policy.
 
     Raises `TypeError` or `ValueError` at once when an argument makes no sense.
     """
@@ -143,9 +143,8 @@ class options:  # noqa: N801 - reads as a statement: `with headway.options(...)`
 
     def __enter__(self) -> CallOptions:
         task, outer = current_scope()
-        inner = CallOptions(*(
-            old if new is None else new for old, new in zip(outer, self._changes, strict=True)
-        ))
+        given = self._changes._asdict().items()
+        inner = outer._replace(**{key: value for key, value in given if value is not None})
         deadline_at = outer.deadline_at
         if self._deadline_s is not None:
             from headway.task.task import clock_of
@@ -188,11 +187,9 @@ def bind(fn: Callable[P, R]) -> Callable[P, R]:
     if inspect.iscoroutinefunction(fn):
 
         @wraps(fn)
-        async def run_async(*args: P.args, **kwargs: P.kwargs) -> Any:  # noqa: ANN401 - fn's own
+        async def run_async(*args: P.args, **kwargs: P.kwargs) -> Any:
             coroutine = cast("Any", fn(*args, **kwargs))
-            return await asyncio.get_running_loop().create_task(
-                coroutine, context=captured.copy()
-            )
+            return await asyncio.get_running_loop().create_task(coroutine, context=captured.copy())
 
         return cast("Callable[P, R]", run_async)
 

@@ -27,7 +27,8 @@ ATTRIBUTE_CHARS_MAX = 256
 
 
 class TaskSpec(NamedTuple):
-    """The arguments of one `task(...)`: a decorated function begins a task from it at every call."""
+    """The arguments of one `task(...)`: a decorated function begins a task from it at every
+    call."""
 
     name: str
     id: str | None
@@ -61,7 +62,8 @@ def make_spec(
         options = options._replace(session=label(session, "session", SESSION_CHARS_MAX))
     if not callable(verdict) and verdict not in VERDICTS:
         raise ValueError(
-            f'verdict must be "explicit", "no_exception" or a function of the result, got {verdict!r}'
+            f'verdict must be "explicit", "no_exception" or a function of the result, '
+            f"got {verdict!r}"
         )
     return TaskSpec(
         name=label(name, "the task's name", NAME_CHARS_MAX),

@@ -1,6 +1,7 @@
 """The task: a unit of user-visible work whose calls, time and money are accounted for together.
 
-    task(...) -> entered -> calls open and settle -> verdict -> left -> late settlements, late verdict
+    task(...) -> entered -> calls open and settle -> verdict -> left -> late settlements, late
+    verdict
 
 A tree of nested tasks shares one lock, and every figure rolls up to the root as it is settled, so a
 parent's figures include its children's at any moment. A verdict is what the application says, not
@@ -12,11 +13,9 @@ from __future__ import annotations
 import enum
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import Token
-from datetime import timedelta
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from headway.core.model import INFINITY, CallFacts
 from headway.errors import DeadlineExceeded, TaskLimitExceeded
@@ -25,7 +24,7 @@ from headway.task.ledger import Caps, Ledger
 from headway.task.left_open import settle_abandoned, track, untrack
 from headway.task.observe import tell
 from headway.task.scope import CallOptions, Scope, current_scope, enter_scope, leave_scope
-from headway.task.spec import Clock, Judge, TaskSpec, make_spec
+from headway.task.spec import Clock, TaskSpec
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -59,12 +58,12 @@ class Phase(enum.Enum):
 
 
 class Task(Figures):
-    """One unit of work: a context manager (plain and async) and a decorator. Made by `headway.task`.
+    """One unit of work: a context manager (plain and async) and a decorator. Made by
+    `headway.task`.
 
-    `outcome` is one of success, failure, error, cancelled, shed, deadline, unknown; `outcome_source`
-    says where it comes from (app, judge, exception, late). Once a task is over and did not succeed,
-    everything it cost counts as `wasted`.
-    """
+    `outcome` is one of success, failure, error, cancelled, shed, deadline, unknown;
+    `outcome_source` says where it comes from (app, judge, exception, late). Once a task is over and
+    did not succeed, everything it cost counts as `wasted`."""
 
     __slots__ = (
         "__weakref__", "_closing", "_spec", "_token", "attributes", "clock", "deadline_at", "depth",
@@ -135,7 +134,8 @@ class Task(Figures):
     # ----------------------------------------------------------------- verdicts
 
     def succeed(self, *, score: float | None = None) -> None:
-        """Say that the task did what it was for. Once, inside its block; `RuntimeError` otherwise."""
+        """Say that the task did what it was for. Once, inside its block; `RuntimeError`
+        otherwise."""
         self._decide("success", "", score)
 
     def fail(self, reason: str = "", *, score: float | None = None) -> None:
@@ -164,8 +164,8 @@ class Task(Figures):
             raise RuntimeError(f"task {self.name!r} has not begun: {verb} belongs inside its block")
         if self.phase is Phase.ENDED:
             raise RuntimeError(
-                f"task {self.name!r} is over ({self.outcome}): use report({outcome!r}) for a verdict "
-                "that comes late"
+                f"task {self.name!r} is over ({self.outcome}): use report({outcome!r}) for a "
+                "verdict that comes late"
             )
         if self.outcome_source is not None:
             raise RuntimeError(
@@ -183,13 +183,13 @@ class Task(Figures):
         self.reason = reason[:REASON_CHARS_MAX] or None
         self.score = None if score is None else float(score)
 
-    # ----------------------------------------------------------------- accounting (router, record)
+    # ----------------------------------------------------------------- the account
 
     def open_call(self, facts: CallFacts) -> None:
         """Count a call in, and tell `facts` what the task knows. Raises before anything is spent.
 
-        `TaskLimitExceeded` (`reason` "max_cost", "max_calls" or "max_tokens") or `DeadlineExceeded`.
-        """
+        `TaskLimitExceeded` (`reason` "max_cost", "max_calls" or "max_tokens") or
+        `DeadlineExceeded`."""
         settle_abandoned()
         if self.deadline_at != INFINITY:
             late_s = self.clock() - self.deadline_at
@@ -240,7 +240,8 @@ class Task(Figures):
         settle_abandoned()
         if self.phase is not Phase.NEW:
             raise RuntimeError(
-                f"task {self.name!r} was begun before: make a new one with headway.task(...) each time"
+                f"task {self.name!r} was begun before: make a new one with headway.task(...) "
+                "each time"
             )
         spec = self._spec
         outer = current_scope()
@@ -293,7 +294,8 @@ class Task(Figures):
             return
         if problem is not None:
             self.error_type = type(problem).__qualname__
-            # What went wrong after the application said "success" outweighs it; its "failure" stands.
+            # What went wrong after the application said "success" outweighs it; its "failure"
+            # stands.
             if self.outcome_source is None or self.outcome == "success":
                 self.outcome = _outcome_of(problem)
                 self.outcome_source = "exception"
@@ -320,7 +322,7 @@ class Task(Figures):
         if passed is not None:
             self._set_verdict("success" if passed else "failure", "judge", "", None)
 
-    def __enter__(self) -> Task:
+    def __enter__(self) -> Self:
         if not isinstance(self._spec.verdict, str):
             raise ValueError(
                 f"task {self.name!r}: a verdict function judges what a decorated function returns; "
@@ -343,7 +345,7 @@ class Task(Figures):
         finally:
             self.finish(problem)
 
-    async def __aenter__(self) -> Task:
+    async def __aenter__(self) -> Self:
         return self.__enter__()
 
     async def __aexit__(
@@ -379,50 +381,3 @@ def _outcome_of(problem: BaseException) -> str:
 def clock_of(task: Task | None) -> Clock:
     """The clock that deadlines under `task` are measured by."""
     return time.monotonic if task is None else task.clock
-
-
-def task(
-    name: str,
-    *,
-    id: str | None = None,  # noqa: A002 - reads as it should at the call
-    deadline: float | timedelta | None = None,
-    max_cost: Decimal | str | float | None = None,
-    max_calls: int | None = None,
-    max_tokens: int | None = None,
-    priority: int | str | None = None,
-    session: str | None = None,
-    verdict: str | Judge = "explicit",
-    attributes: Mapping[str, str | bool | int | float] | None = None,
-    clock: Clock | None = None,
-) -> Task:
-    """A unit of work: `with task("triage", deadline=120, max_cost="0.50") as t: ...; t.succeed()`.
-
-    Also `async with`, and a decorator of functions, coroutine functions and generators (a generator's
-    task lasts from the first item to the end, and is current only while its own body runs).
-
-    `deadline` is seconds or a timedelta from entry, and covers everything inside; nested tasks inherit
-    the earlier one. `max_cost` (USD, decimal text), `max_calls` and `max_tokens` stop the next call
-    before any spend, in nested tasks too; calls still running are counted at the mean so far.
-    `priority` is a number (higher goes first) or the name of a class of the policy. `session` keeps the
-    calls where the prefix cache is warm. `id` defaults to 16 random hex digits. `verdict` is what
-    success means: "explicit" (only `succeed()`, `fail()`), "no_exception", or, on a decorated function,
-    a function of its result (True, False, or None for don't know). `attributes` go onto the span.
-    `clock` (monotonic seconds) is for tests.
-
-    Raises `TypeError` or `ValueError` at once, naming the argument that makes no sense.
-    """
-    return Task(
-        make_spec(
-            name,
-            id=id,
-            deadline=deadline,
-            max_cost=max_cost,
-            max_calls=max_calls,
-            max_tokens=max_tokens,
-            priority=priority,
-            session=session,
-            verdict=verdict,
-            attributes=attributes,
-            clock=clock,
-        )
-    )
