@@ -27,7 +27,8 @@ class Shed(Rejected):
 
 
 class TaskLimitExceeded(Rejected):
-    """A cap of the task can't carry another call. `reason` names it: "max_cost", "max_calls", ..."""
+    """A cap of the task can't carry another call. `reason` names it: "max_cost", "max_calls",
+    ..."""
 
     status: ClassVar[int] = 402
 
