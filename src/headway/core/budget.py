@@ -11,6 +11,8 @@ decay and trickle are computed from the last change.
 
 from __future__ import annotations
 
+import math
+
 from headway.core.snapshot import HedgePolicy, RetryPolicy
 
 TRICKLE_CEILING = 2.0
@@ -78,7 +80,7 @@ class RetryBudget:
         self._set(self.balance(now) + 1.0, now)
 
     def _decayed_peak(self, now: float) -> float:
-        return self._peak * 0.5 ** (max(0.0, now - self._peak_at) / PEAK_HALF_LIFE_S)
+        return self._peak * math.pow(0.5, max(0.0, now - self._peak_at) / PEAK_HALF_LIFE_S)
 
     def _set(self, tokens: float, now: float) -> None:
         self._tokens = min(max(tokens, 0.0), self.capacity(now))
