@@ -13,6 +13,8 @@ token, where the openai classes have no place for what was received.
     |   `-- TaskLimitExceeded                          402
     |-- DeadlineExceeded (openai.APITimeoutError)
     |-- StreamInterrupted (openai.APIConnectionError)
+    |   |-- StreamStalled (openai.APITimeoutError)
+    |   `-- StreamTimedOut (DeadlineExceeded)
     |-- CredentialRefused (openai.APIConnectionError)
     `-- PolicyError
         |-- FetchError  |-- ValidationError  `-- VerifyError
@@ -45,6 +47,8 @@ __all__ = [
     "Rejected",
     "Shed",
     "StreamInterrupted",
+    "StreamStalled",
+    "StreamTimedOut",
     "TaskLimitExceeded",
     "ToolCall",
     "ValidationError",
@@ -247,8 +251,8 @@ class StreamInterrupted(_OnTheWire, openai.APIConnectionError):
         cause: BaseException | None = None,
         request: httpx2.Request | None = None,
     ) -> None:
-        super().__init__(
-            message=message, request=request if request is not None else _blank_request()
+        openai.APIConnectionError.__init__(
+            self, message=message, request=request if request is not None else _blank_request()
         )
         self.partial = partial if partial is not None else PartialAnswer()
         self.usage = usage
@@ -261,6 +265,14 @@ class StreamInterrupted(_OnTheWire, openai.APIConnectionError):
         # A transport's exception may hold sockets: its text is what is worth keeping.
         state["cause"] = None if self.cause is None else RuntimeError(repr(self.cause))
         return rebuild, (cls, args, state)
+
+
+class StreamStalled(StreamInterrupted, openai.APITimeoutError):
+    """The stream went silent for longer than the route, or the call's own timeout, allows."""
+
+
+class StreamTimedOut(StreamInterrupted, DeadlineExceeded):
+    """The total deadline passed while the answer was streaming."""
 
 
 # --------------------------------------------------------------------------- policy documents
