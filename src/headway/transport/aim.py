@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from headway.core.snapshot import Endpoint
 from headway.transport.home import Home, Origin, Place, origin_of
@@ -140,8 +141,6 @@ DEPLOYMENT_PATHS = frozenset(
 
 
 def _segment(model: str) -> str:
-    from urllib.parse import quote
-
     return quote(model, safe="")
 
 
@@ -156,6 +155,8 @@ class Shot(NamedTuple):
     """Trace propagation, only if configured."""
     plain_encoding: bool
     """Ask for an uncompressed reply, because the stream is watched."""
+    other_model: bool
+    """The upstream model is not the requested one."""
 
 
 class Aim:
@@ -181,66 +182,63 @@ class Aim:
         place: Place,
         model: str,
         shot: Shot,
-        limits: Limits | None,
+        extensions: dict[str, Any],
     ) -> httpx2.Request:
-        """The request to send for one attempt. `place` has no Azure deployment in it."""
+        """The request to send. `place` has no Azure deployment in it; `model` is the upstream one."""
+        own_url = target.own and not (self._home.azure and shot.other_model)
         changed = (
-            not target.own
+            not own_url
             or shot.body is not None
             or shot.secret is not None
             or bool(shot.extra_headers)
             or bool(target.headers)
         )
         if not changed:
-            if limits is not None:
-                original.extensions = _limited(original, limits)
+            original.extensions = extensions
             return original
         family = self._home.family
         url, host = (
             (original.url, original.url.netloc)
-            if target.own and not self._home.azure
+            if own_url
             else target.url(self._home, place, model)
         )
-        headers = self._headers(original, target, shot, host)
-        if shot.body is None:
-            stream = original.stream
-        else:
-            stream = family.ByteStream(shot.body)
         return family.Request(
             original.method,
             url,
-            headers=headers,
-            stream=stream,
-            extensions=_limited(original, limits) if limits is not None else original.extensions,
+            headers=_headers(original, target, shot, host),
+            stream=original.stream if shot.body is None else family.ByteStream(shot.body),
+            extensions=extensions,
         )
 
-    def _headers(
-        self, original: httpx2.Request, target: Target, shot: Shot, host: bytes
-    ) -> list[tuple[bytes, bytes]]:
-        headers = [(b"Host", host)]
-        replaced = _REPLACED if shot.body is not None else frozenset({b"host"})
-        own_names = {name.lower() for name, _ in target.headers}
-        for name, value in original.headers.raw:
-            lower = name.lower()
-            if lower in replaced or lower in own_names:
-                continue
-            if lower in AUTH and shot.secret is not None:
-                continue
-            if not target.same_origin and stays_home(lower, value):
-                continue
-            if shot.plain_encoding and lower == b"accept-encoding":
-                value = b"identity"
-            headers.append((name, value))
-        if shot.body is not None:
-            headers.append((b"Content-Length", b"%d" % len(shot.body)))
-        headers.extend(target.headers)
-        for text, content in shot.extra_headers.items():
-            headers.append((text.encode("ascii"), content.encode("ascii")))
-        if shot.secret is not None:
-            headers.append((shot.secret[0].encode("ascii"), shot.secret[1].encode("ascii")))
-        return headers
+
+def _headers(
+    original: httpx2.Request, target: Target, shot: Shot, host: bytes
+) -> list[tuple[bytes, bytes]]:
+    headers = [(b"Host", host)]
+    replaced = _REPLACED if shot.body is not None else frozenset({b"host"})
+    own_names = {name.lower() for name, _ in target.headers}
+    for name, value in original.headers.raw:
+        lower = name.lower()
+        if lower in replaced or lower in own_names:
+            continue
+        if lower in AUTH and shot.secret is not None:
+            continue
+        if not target.same_origin and stays_home(lower, value):
+            continue
+        if shot.plain_encoding and lower == b"accept-encoding":
+            value = b"identity"
+        headers.append((name, value))
+    if shot.body is not None:
+        headers.append((b"Content-Length", b"%d" % len(shot.body)))
+    headers.extend(target.headers)
+    for text, content in shot.extra_headers.items():
+        headers.append((text.encode("ascii"), content.encode("ascii")))
+    if shot.secret is not None:
+        headers.append((shot.secret[0].encode("ascii"), shot.secret[1].encode("ascii")))
+    return headers
 
 
-def _limited(original: httpx2.Request, limits: Limits) -> dict[str, object]:
-    user = original.extensions.get("timeout") or {}
-    return {**original.extensions, "timeout": Timeouts(user, limits)}
+def limited(extensions: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """Request extensions with the attempt's own timeouts; the user's stay as they were."""
+    user = extensions.get("timeout") or {}
+    return {**extensions, "timeout": Timeouts(user, limits)}

@@ -43,6 +43,11 @@ class Inflater:
             return None
         return cls(known=encoding in ("gzip", "deflate"))
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the encoding can be read here."""
+        return self._engine is not None
+
     def feed(self, chunk: bytes) -> bytes:
         """The plain text that `chunk` completes; nothing when it can't be told."""
         if self._engine is None:

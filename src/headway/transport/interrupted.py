@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headway.core.model import FailureClass, Outcome
+from headway.core.model import FailureClass, Outcome, Usage
 from headway.errors import (
     PartialAnswer,
     StreamInterrupted,
@@ -45,7 +45,7 @@ def interruption(trial: Trial, exc: BaseException | None, outcome: Outcome) -> S
         f"{trial.endpoint.id!r} (attempt {trial.attempt.number}). What came is in .partial; Headway "
         "does not repeat what the caller has already seen.",
         partial=partial,
-        usage=trial.record.usage,
+        usage=trial.record.usage or _estimate(trial),
         endpoint=trial.endpoint.id,
         cause=exc,
         request=trial.flight.request,
@@ -54,3 +54,15 @@ def interruption(trial: Trial, exc: BaseException | None, outcome: Outcome) -> S
         error.type = outcome.error_type
         error.code = str(outcome.status) if outcome.status is not None else outcome.error_type
     return error
+
+
+def _estimate(trial: Trial) -> Usage | None:
+    """A cut stream was paid for all the same: an estimate that says so beats nothing."""
+    observer = trial.observer
+    if observer is None or not observer.content_events:
+        return None
+    return Usage(
+        input_tokens=trial.flight.facts.prompt_tokens,
+        output_tokens=observer.content_events,
+        estimated=True,
+    )

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from headway import quirks
 from headway.core.model import CANCELLED, OK, Attempt, FailureClass, Outcome, Usage
-from headway.errors import StreamInterrupted
 from headway.transport.decode import Inflater, decoded
+from headway.transport.home import origin_of
 from headway.transport.interrupted import interruption
 from headway.transport.limits import Limits, limit_reads
 from headway.transport.pins import ids_in_response
@@ -114,6 +114,11 @@ class Trial:
         self._undo_reads: Callable[[], None] | None = None
 
     @property
+    def is_inflated(self) -> bool:
+        """The body is handed on as plain text, whatever its headers say."""
+        return self._inflater is not None and not self.transparent
+
+    @property
     def is_decided(self) -> bool:
         """Nothing more to read before the call can go on."""
         return self.state in DECIDED
@@ -144,6 +149,10 @@ class Trial:
             self.state = State.HOLD
             if self.transparent:
                 self.state = State.OPEN
+            elif self._inflater is not None and not self._inflater.is_known:
+                # Nothing can be told of such a stream, so it can't be held for its content either.
+                self.observer = self._inflater = None
+                self._open()
         elif flight.reads_raw and not _is_document(response):
             # The application streams a file: it is its own from the first byte.
             self._open()
@@ -277,9 +286,10 @@ class Trial:
                     return Outcome(FailureClass.STALLED, error_type="idle_timeout")
                 case _:
                     pass
-        outcome = quirks.classify_exception(exc, phase=phase)
-        if outcome is not None and phase == "send":
-            outcome = self.flight.stale(self, exc, outcome)
+        reused = self.request is not None and self.flight.desk.is_warm(origin_of(self.request.url))
+        outcome = quirks.classify_exception(exc, phase=phase, reused=reused)
+        if outcome is not None and self.flight.is_delegated:
+            outcome = outcome._replace(free_retry=False)  # the SDK sends again by itself
         return outcome
 
     # -- in the application's hands
@@ -380,6 +390,14 @@ class Trial:
             self._undo_reads()
             self._undo_reads = None
 
+    def swallow(self, response: httpx2.Response) -> None:
+        """A mock's reply in the application's hands: its whole body is here already."""
+        if self.observer is not None:
+            self._observe(response.content)
+            self.observer.finish()
+            self._report_stream(self.observer.outcome())
+        self.closed()
+
     # -- for the record
 
     def _observe(self, chunk: bytes) -> bytes:
@@ -410,13 +428,6 @@ class Trial:
         record.finish_reasons = list(observer.finish_reasons)
         record.content_chunks = observer.content_events
         record.usage = observer.usage
-        if observer.usage is None and observer.content_events:
-            # A cut stream was paid for all the same: an estimate that says so beats nothing.
-            record.usage = Usage(
-                input_tokens=self.flight.facts.prompt_tokens,
-                output_tokens=observer.content_events,
-                estimated=True,
-            )
         if observer.response_id is not None and self.flight.surface.creates:
             self.flight.host.pins.record((observer.response_id,), self.endpoint.id)
 
@@ -436,6 +447,7 @@ class Trial:
     def _note_server(self, response: httpx2.Response) -> None:
         url = self.request.url if self.request is not None else None
         if url is not None:
+            self.flight.desk.answered(origin_of(url))
             self.record.server_address = url.host
             self.record.server_port = url.port or (443 if url.scheme == "https" else 80)
 
@@ -467,6 +479,3 @@ def _with_tokens(outcome: Outcome, usage: Usage | None, status: int | None) -> O
         cached_tokens=usage.cached_input_tokens,
         output_tokens=usage.output_tokens,
     )
-
-
-__all__ = ["DECIDED", "State", "StreamInterrupted", "Trial"]
