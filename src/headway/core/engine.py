@@ -7,12 +7,10 @@ The lock and the random source are handed in: the simulator passes neither threa
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 from headway.core.admission import Ticket
 from headway.core.breaker import State
 from headway.core.call import Call
+from headway.core.expect import expect
 from headway.core.model import (
     INFINITY,
     CallFacts,
@@ -24,10 +22,21 @@ from headway.core.model import (
     Sink,
     Waker,
 )
-from headway.core.place import Request, World, assess, credential_key, expect, groups_for
-from headway.core.select import Candidate, Choice, Out, weigh
+from headway.core.place import Request, assess, groups_for
+from headway.core.select import Choice, weigh
 from headway.core.snapshot import Route, Snapshot, TrafficClass
 from headway.core.state import Pool
+from headway.core.views import (
+    BreakerStatus,
+    CandidateRow,
+    EndpointStatus,
+    Explanation,
+    PoolStatus,
+    eligible_row,
+    out_row,
+)
+from headway.core.waiting import Woken
+from headway.core.world import World, credential_key
 
 
 class NoLock:
@@ -38,75 +47,6 @@ class NoLock:
 
     def __exit__(self, *exc: object) -> None:
         return None
-
-
-class BreakerStatus(NamedTuple):
-    """One breaker, for people."""
-
-    model: str
-    state: str
-    reason: str
-    opens_in_s: float
-    """Seconds until a probe may go; 0 when closed."""
-    trips: int
-
-
-class EndpointStatus(NamedTuple):
-    """One endpoint as this process sees it, for people."""
-
-    endpoint_id: str
-    state: str
-    in_flight: int
-    limit: float | None
-    breakers: tuple[BreakerStatus, ...]
-    out: tuple[tuple[str, str, float], ...]
-    """(model, reason, seconds left) of cool-downs and quarantines."""
-    credential_blocked_s: float
-    ejected_s: float
-    residual: float | None
-    """Seen over planned latency; None when nothing recent is known."""
-    badness: float
-    """Recent failures, half-life 30 s."""
-
-
-class PoolStatus(NamedTuple):
-    """One route's shared state, for people."""
-
-    route: str
-    in_flight: int
-    queued: int
-    retry_budget: float
-    retry_capacity: float
-    hedge_budget: float
-
-
-class CandidateRow(NamedTuple):
-    """One line of an explanation."""
-
-    endpoint_id: str
-    group: int
-    """0: the route's own endpoints; 1 and up: fallbacks in order."""
-    eligible: bool
-    why_not: str
-    weight: float
-    q: float
-    slow_start: float
-    penalty: float
-    outstanding: int
-    share: float
-    """Probability mass before own outstanding is taken into account."""
-    expected_s: float | None
-    usd: float | None
-
-
-class Explanation(NamedTuple):
-    """Why a call would go where it would go."""
-
-    route: str | None
-    algorithm: str
-    warm_endpoint: str | None
-    warm_tokens: int
-    candidates: tuple[CandidateRow, ...]
 
 
 class Engine:
@@ -136,7 +76,7 @@ class Engine:
         self._calls = 0
         self._outbox: list[tuple[Sink | None, Event]] = []
         self._wakes: list[Waker] = []
-        self._parked: dict[Ticket, Call] = {}
+        self._parked: dict[Ticket, Woken] = {}
 
     @property
     def snapshot(self) -> Snapshot:
@@ -310,11 +250,11 @@ class Engine:
             for index, group in enumerate(groups):
                 candidates, outs = assess(world, request, group, now)
                 for candidate in candidates:
-                    expect(candidate, request, warm, now)
+                    expect(candidate, facts, route, pool, warm, now)
                 if candidates:
                     weigh(candidates, choice, now)
-                rows += [_eligible_row(c, candidates, index) for c in candidates]
-                rows += [_out_row(o, group.weights, index) for o in outs]
+                rows += [eligible_row(c, candidates, index) for c in candidates]
+                rows += [out_row(o, group.weights, index) for o in outs]
             return Explanation(
                 route.name,
                 route.selection.algorithm,
@@ -334,25 +274,30 @@ class Engine:
         """Queue a wake-up."""
         self._wakes.append(waker)
 
-    def park(self, ticket: Ticket, call: Call) -> None:
+    def park(self, ticket: Ticket, waiter: Woken) -> None:
         """Remember whose ticket this is."""
-        self._parked[ticket] = call
+        self._parked[ticket] = waiter
 
     def unpark(self, ticket: Ticket) -> None:
         """Forget a ticket; an evicted waiter is woken so that it learns of it."""
-        call = self._parked.pop(ticket, None)
-        if ticket.evicted and call is not None:
-            call.wake()
+        waiter = self._parked.pop(ticket, None)
+        if ticket.evicted and waiter is not None:
+            waiter.wake()
 
     def wake_next(self, pool: Pool, now: float) -> None:
-        """Let the next waiter try again: something ended, or the one before it got through."""
-        if not pool.queue.waiters:
+        """Let the next waiter try again: something ended, or the one before it got through.
+
+        Endpoints are shared between pools, so every pool with a queue gets a turn; whoever finds
+        no room goes on waiting.
+        """
+        if not self._parked:
             return
-        ticket = pool.queue.grant(now)
-        if ticket is not None:
-            call = self._parked.get(ticket)
-            if call is not None:
-                call.wake()
+        for waiting in (pool, *(p for p in self.world.pools.values() if p is not pool)):
+            if waiting.queue.waiters:
+                ticket = waiting.queue.grant(now)
+                waiter = self._parked.get(ticket) if ticket is not None else None
+                if waiter is not None:
+                    waiter.wake()
 
     def flush(self) -> None:
         """Deliver what was queued. Callers never hold the lock here, so a sink may call back in."""
@@ -401,28 +346,3 @@ def _ceilings(snapshot: Snapshot) -> dict[str, int]:
             for endpoint_id in route.endpoint_ids:
                 ceilings[endpoint_id] = min(bound, ceilings.get(endpoint_id, bound))
     return ceilings
-
-
-def _eligible_row(candidate: Candidate, candidates: list[Candidate], group: int) -> CandidateRow:
-    total = sum(c.p for c in candidates)
-    return CandidateRow(
-        candidate.endpoint.id,
-        group,
-        True,
-        "",
-        candidate.weight,
-        candidate.q,
-        candidate.slow_start,
-        candidate.penalty,
-        candidate.state.inflight,
-        candidate.p / total if total > 0 else 0.0,
-        candidate.expected_s,
-        candidate.usd,
-    )
-
-
-def _out_row(out: Out, weights: tuple[tuple[str, float], ...], group: int) -> CandidateRow:
-    weight = dict(weights).get(out.endpoint_id, 0.0)
-    return CandidateRow(
-        out.endpoint_id, group, False, out.reason, weight, 1.0, 1.0, 1.0, 0, 0.0, None, None
-    )

@@ -1,6 +1,5 @@
 """Placement: where a call may go now, or what it has to wait for.
 
-`World` is everything one process knows: endpoint states, pools, blocked credentials, warm prefixes.
 `place` filters a call's candidates group by group (its route's own endpoints, then each fallback),
 honours affinity and due probes, runs the strategy, and when nothing is eligible says what stands in
 the way and until when.
@@ -10,11 +9,13 @@ Pure; single-threaded under the engine's lock.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-from headway.core.affinity import AffinityMap, Warm
-from headway.core.breaker import State
-from headway.core.model import INFINITY, CallFacts, Rng
+from headway.core.affinity import Warm
+from headway.core.breaker import Breaker, State
+from headway.core.expect import expect
+from headway.core.model import INFINITY, CallFacts
 from headway.core.select import (
     NEEDS_EXPECTATION,
     Candidate,
@@ -26,13 +27,12 @@ from headway.core.select import (
 )
 from headway.core.snapshot import Endpoint, Route, Snapshot
 from headway.core.state import EndpointState, Pool
+from headway.core.world import World, credential_key
 
 FALLBACK_DEPTH_MAX = 5
 """Route fallbacks followed; documents with cycles are refused, this bounds the rest."""
 PANIC_WEIGHT = 0.5
 """Below this share of weight available, soft evidence no longer keeps an endpoint out."""
-POOLS_MAX = 10_240
-"""Routes with live state; the least recently used is dropped."""
 FLEETING = frozenset({"limit", "cold"})
 """Obstacles that end when some attempt ends: worth queueing for."""
 TIMED = frozenset({"throttled", "paced", "not_found"})
@@ -62,44 +62,6 @@ class Placement(NamedTuple):
     """limit | cold | throttled | paced | open | credential | none ..."""
     until: float = INFINITY
     outs: tuple[Out, ...] = ()
-
-
-class World:
-    """The mutable knowledge of one process."""
-
-    __slots__ = ("affinity", "blocks", "pools", "rng", "states", "zone")
-
-    def __init__(self, *, zone: str | None, rng: Rng) -> None:
-        self.zone = zone
-        self.rng = rng
-        self.states: dict[str, EndpointState] = {}
-        self.pools: dict[str, Pool] = {}
-        self.blocks: dict[str, tuple[float, str]] = {}
-        """credential -> (until, reason). Bounded by the credentials of the policy."""
-        self.affinity = AffinityMap()
-
-    def state(self, endpoint: Endpoint, ceiling: int | None) -> EndpointState:
-        """The state of an endpoint, made at first use."""
-        state = self.states.get(endpoint.id)
-        if state is None:
-            state = self.states[endpoint.id] = EndpointState(endpoint, ceiling)
-        return state
-
-    def pool(self, route: Route, now: float) -> Pool:
-        """The pool of a route, made at first use."""
-        pool = self.pools.get(route.name)
-        if pool is None:
-            if len(self.pools) >= POOLS_MAX:
-                idle = next((n for n, p in self.pools.items() if p.inflight == 0), None)
-                if idle is not None:
-                    del self.pools[idle]
-            pool = self.pools[route.name] = Pool(route, now)
-        return pool
-
-
-def credential_key(endpoint: Endpoint) -> str:
-    """What a blocked credential is filed under; an endpoint without one stands for itself."""
-    return endpoint.credential or f"endpoint:{endpoint.id}"
 
 
 def groups_for(
@@ -141,6 +103,18 @@ def _add_fallbacks(
             _add_fallbacks(groups, target, snapshot, facts, zone, depth + 1)
 
 
+def always(now: float) -> bool:
+    """Yes, at any time."""
+    del now
+    return True
+
+
+def never(now: float) -> bool:
+    """No, at no time."""
+    del now
+    return False
+
+
 class Request(NamedTuple):
     """What a call asks of placement."""
 
@@ -155,7 +129,8 @@ class Request(NamedTuple):
     last_failure: str | None = None
     """Failure class of the last attempt: gates fallbacks with `on`."""
     ignore_cold: bool = False
-    may_probe: bool = True
+    may_probe: Callable[[float], bool] = always
+    """Whether the call could afford a probe that fails; asked only where one is due."""
     may_force: bool = True
     other_domain_than: str | None = None
     """A hedge's: the failure domain to stay out of."""
@@ -232,7 +207,7 @@ def assess(
         total += weight
         out = _obstacle(world, request, endpoint, state, model, now)
         if out is None and not facts.pinned_to:
-            out = _health_obstacle(world, request, endpoint, state, model, now, panic=panic)
+            out = _health_obstacle(request, endpoint, breaker, now, panic=panic)
             if out is not None and out.reason in ("open", "ejected"):
                 open_weight += weight
                 soft += weight * (out.reason == "ejected" or not breaker.is_hard)
@@ -276,25 +251,18 @@ def _obstacle(
             return Out(endpoint.id, reason, until)
     if not state.limit.has_room(state.inflight):
         return Out(endpoint.id, "limit", INFINITY)
-    wait = max(state.rpm.wait_s(now), state.tpm.wait_s(now))
-    if wait > 0:
-        return Out(endpoint.id, "paced", now + wait)
+    if state.is_paced:
+        wait = max(state.rpm.wait_s(now), state.tpm.wait_s(now))
+        if wait > 0:
+            return Out(endpoint.id, "paced", now + wait)
     return None
 
 
 def _health_obstacle(
-    world: World,
-    request: Request,
-    endpoint: Endpoint,
-    state: EndpointState,
-    model: str,
-    now: float,
-    *,
-    panic: bool,
+    request: Request, endpoint: Endpoint, breaker: Breaker, now: float, *, panic: bool
 ) -> Out | None:
-    breaker = state.breaker(model, world.rng)
     if breaker.state is not State.CLOSED:
-        due = request.may_probe and breaker.is_probe_due(now)
+        due = breaker.is_probe_due(now) and request.may_probe(now)
         if not due and not (panic and not breaker.is_hard and breaker.can_force(now)):
             return Out(endpoint.id, "open", now + breaker.open_time_s(now))
     elif not panic and request.pool.ejector.ejected_until(endpoint.id) > now:
@@ -327,25 +295,25 @@ def _pick(
     warm = None
     if len(candidates) > 1:
         probe = next((c for c in candidates if c.breaker.state is not State.CLOSED), None)
-        if probe is not None and request.may_probe:
+        if probe is not None and request.may_probe(now):
             return Placement(probe, "probe", group.is_fallback, is_probe=True)
         usual = [c for c in candidates if c.breaker.state is State.CLOSED]
         candidates = usual or candidates
         warm = _warm(world, request, now)
         if choice.usd_per_second > 0 or route.selection.algorithm in NEEDS_EXPECTATION:
             for c in candidates:
-                expect(c, request, warm, now)
+                expect(c, facts, route, request.pool, warm, now)
         if warm is not None and len(candidates) > 1:
             kept = next((c for c in candidates if c.endpoint.id == warm.endpoint_id), None)
             if kept is not None:
                 weigh(candidates, choice, now)
-                expect(kept, request, warm, now)
+                expect(kept, facts, route, request.pool, warm, now)
                 if may_stay_warm(kept, candidates, choice) and _within_slo(kept, request, now):
                     return Placement(kept, "affinity", group.is_fallback, warm_tokens=warm.tokens)
     only = len(candidates) == 1
     chosen = choose(candidates, choice, now)
     if chosen.endpoint.profile is not None and chosen.expected_s is None:
-        expect(chosen, request, warm, now)
+        expect(chosen, facts, route, request.pool, warm, now)
     reason = "fallback" if group.is_fallback else "only" if only else "weight"
     if not only and route.selection.algorithm == "min_cost":
         reason = "predicted"
@@ -380,57 +348,6 @@ def _within_slo(candidate: Candidate, request: Request, now: float) -> bool:
     endpoint = candidate.endpoint
     ttft = candidate.endpoint.profile.predict_ttft_s(endpoint.planned_load, 0) * residual
     return ttft + endpoint.rtt_s <= request.ttft_slo_s
-
-
-def expect(candidate: Candidate, request: Request, warm: Warm | None, now: float) -> None:
-    """Fill in the expected end-to-end latency (s) and price (USD) of this call at the candidate."""
-    endpoint, facts, route = candidate.endpoint, request.facts, request.route
-    known = warm.tokens if warm is not None and warm.endpoint_id == endpoint.id else 0
-    uncached = max(0, facts.prompt_tokens - known)
-    output = expected_output(facts, route)
-    planned = planned_latency_s(endpoint, request.pool, uncached, output)
-    if planned is not None:
-        candidate.expected_s = planned * (candidate.state.residual(now) or 1.0)
-    price = endpoint.price
-    if price is not None and price.output_per_mtok is not None and price.input_per_mtok is not None:
-        cached_price = price.cached_input_per_mtok
-        if cached_price is None:
-            cached_price = price.input_per_mtok
-        candidate.usd = float(
-            (
-                price.input_per_mtok * uncached
-                + cached_price * known
-                + price.output_per_mtok * output
-            )
-            / 1_000_000
-        )
-
-
-def expected_output(facts: CallFacts, route: Route) -> int:
-    """Output tokens a call is planned with."""
-    if facts.surface in ("embeddings", "moderations"):
-        return 0
-    return min(
-        facts.max_output_tokens or route.expected_output_tokens, route.expected_output_tokens
-    )
-
-
-def planned_latency_s(
-    endpoint: Endpoint, pool: Pool, uncached_tokens: int, output_tokens: int
-) -> float | None:
-    """Latency the policy plans for a call: rtt + TTFT + tokens x TPOT at the planned load.
-
-    Without a profile: the pool's own mean for a call of that size; None before the first one.
-    """
-    profile = endpoint.profile
-    if profile is None:
-        return pool.planned_s(output_tokens)
-    load = endpoint.planned_load
-    return (
-        endpoint.rtt_s
-        + profile.predict_ttft_s(load, uncached_tokens)
-        + output_tokens * profile.predict_tpot_s(load)
-    )
 
 
 def _force_probe(world: World, request: Request, outs: list[Out], now: float) -> Placement | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from headway.core.backoff import throttle_s, usable_hint, widen_hint
 from headway.core.breaker import Permit, State
+from headway.core.expect import planned_latency_s
 from headway.core.model import (
     INFINITY,
     Attempt,
@@ -25,9 +26,9 @@ from headway.core.model import (
     LimitChanged,
     Outcome,
 )
-from headway.core.place import World, credential_key, planned_latency_s
 from headway.core.snapshot import Route
 from headway.core.state import EndpointState, Pool
+from headway.core.world import World, credential_key
 
 QUOTA_BLOCK_S = 300.0
 AUTH_BLOCK_S = 60.0
@@ -133,7 +134,7 @@ def _learn_success(
         world.affinity.remember(
             facts.session, facts.prefix, facts.prompt_tokens, attempt.endpoint_id, now
         )
-    if outcome.input_tokens is not None:
+    if state.is_paced and outcome.input_tokens is not None:
         estimated = facts.prompt_tokens + route.expected_output_tokens
         state.tpm.charge(outcome.input_tokens + output - estimated, now)
 

@@ -52,6 +52,7 @@ class EndpointState:
         "call_time_s",
         "endpoint",
         "inflight",
+        "is_paced",
         "last_success_at",
         "limit",
         "outs",
@@ -66,6 +67,8 @@ class EndpointState:
         self.limit = ConcurrencyLimit(_tighter(endpoint.capacity.concurrency, ceiling))
         self.rpm = RateGate(endpoint.capacity.rpm)
         self.tpm = RateGate(endpoint.capacity.tpm)
+        self.is_paced = _has_rate(endpoint)
+        """Whether a rate per minute is published; saves asking the gates on every call."""
         self.breakers: dict[str, Breaker] = {}
         self.outs: dict[str, tuple[float, str]] = {}
         """model -> (until, reason): cool-downs the server asked for, and quarantined models."""
@@ -83,6 +86,7 @@ class EndpointState:
         self.limit.reconfigure(_tighter(endpoint.capacity.concurrency, ceiling))
         self.rpm.reconfigure(endpoint.capacity.rpm)
         self.tpm.reconfigure(endpoint.capacity.tpm)
+        self.is_paced = _has_rate(endpoint)
 
     def breaker(self, model: str, rng: Rng) -> Breaker:
         """The breaker for this endpoint and upstream model."""
@@ -224,6 +228,10 @@ def slow_start(breaker: Breaker, now: float) -> float:
     if elapsed >= SLOW_START_S:
         return 1.0
     return max(SLOW_START_FLOOR, elapsed / SLOW_START_S)
+
+
+def _has_rate(endpoint: Endpoint) -> bool:
+    return endpoint.capacity.rpm is not None or endpoint.capacity.tpm is not None
 
 
 def _tighter(a: int | None, b: int | None) -> float | None:
