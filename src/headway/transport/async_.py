@@ -60,6 +60,8 @@ class AsyncTransport:
         if flight is None:
             return await self._forward(request)
         try:
+            if flight.is_observed:
+                return await self._observe(flight)
             return flight.present(await self._fly(flight))
         except BaseException:
             flight.abandon()
@@ -87,21 +89,19 @@ class AsyncTransport:
                 if flight.is_settled_by(trial):
                     return trial
             elif isinstance(action, Wait):
-                if flight.is_observed:
-                    return await self._unsent(flight)
                 await pause(call, action.until - flight.clock())
             elif action.attempt is None:
-                if flight.is_observed:
-                    return await self._unsent(flight)
                 raise flight.refuse(action)
             else:
                 return flight.trials[action.attempt.number]
 
-    async def _unsent(self, flight: Flight) -> Trial:
-        """Observed: the call would have waited or been refused; the plain client just sends."""
-        trial = flight.plain_trial()
+    async def _observe(self, flight: Flight) -> httpx2.Response:
+        """Send what the plain client sends, and watch what becomes of it."""
+        trial = flight.observed()
+        if trial is None:
+            return await self._forward(flight.request)
         await self._send(flight, trial, None)
-        return trial
+        return flight.present(trial)
 
     async def _attempt(self, flight: Flight, attempt: Attempt) -> Trial:
         trial = flight.trial(attempt)

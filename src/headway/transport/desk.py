@@ -10,10 +10,11 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from headway.core.model import CallFacts
+from headway.credentials import Credential, CredentialUnavailable
 from headway.task import current_scope
 from headway.transport import body as bodies
 from headway.transport import multipart
-from headway.transport.aim import Aim
+from headway.transport.aim import Aim, Shot
 from headway.transport.flight import Flight, Intake
 from headway.transport.surfaces import Surface, classify_request, refine
 
@@ -106,6 +107,24 @@ class Desk:
             self._own = (snapshot, own)
         return self._own[1]
 
+    def credential(self, detour: Detour) -> Credential | None:
+        """The declared key for a detour; None: the client's own, or none at all.
+
+        Raises `CredentialUnavailable`.
+        """
+        return declared_credential(self.host, detour.endpoint)
+
+    def detoured(
+        self, detour: Detour, request: httpx2.Request, secret: tuple[str, str] | None
+    ) -> httpx2.Request:
+        """The request for an endpoint that holds what it names; the SDK owns its retries."""
+        endpoint = detour.endpoint
+        shot = Shot(None, secret, {}, plain_encoding=False, other_model=False)
+        target = self.aim.target(endpoint)
+        return self.aim.request(
+            request, target, detour.place, endpoint.model or "", shot, request.extensions
+        )
+
     # -- beginning a call
 
     def begin(self, arrival: Arrival) -> Flight | None:
@@ -188,6 +207,25 @@ class Desk:
     def is_warm(self, origin: tuple[str, str, int | None]) -> bool:
         """Whether a connection to this origin may be an old one."""
         return self.host.clock() - self._warm.get(origin, float("-inf")) < WARM_S
+
+
+def declared_credential(host: CallHost, endpoint: Endpoint) -> Credential | None:
+    """The key declared for an endpoint; None: the client's own (to its own host), or none at all.
+
+    Raises `CredentialUnavailable` when it may not go there, or was never declared.
+    """
+    if endpoint.credential is None:
+        return None
+    credential = host.credential_for(endpoint)
+    if credential is None:
+        raise CredentialUnavailable(
+            f"credential {endpoint.credential!r} is not declared (credentials=)"
+        )
+    if not credential.allows(endpoint.base_url):
+        raise CredentialUnavailable(
+            f"credential {endpoint.credential!r} may not be sent to {endpoint.base_url}"
+        )
+    return credential
 
 
 def in_memory(request: httpx2.Request) -> bytes | None:

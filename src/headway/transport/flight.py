@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headway.core.model import INFINITY, Attempt, CallFacts, Finish, Outcome
+from headway.core.model import INFINITY, Attempt, CallFacts, Finish, Outcome, Send
+from headway.core.snapshot import Endpoint
 from headway.credentials import Credential, CredentialUnavailable
 from headway.errors import CredentialRefused, DeadlineExceeded, rejection_error, upstream_error
 from headway.transport import body as bodies
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import httpx2
 
     from headway.core.call import Call
-    from headway.core.snapshot import Endpoint
     from headway.record import CallRecord
     from headway.transport.body import BodyFacts
     from headway.transport.desk import Desk
@@ -115,19 +115,7 @@ class Flight:
 
         Raises `CredentialUnavailable` when the key may not go there, or was never declared.
         """
-        if self.is_observed or trial.endpoint.credential is None:
-            return None
-        credential = self.host.credential_for(trial.endpoint)
-        if credential is None:
-            raise CredentialUnavailable(
-                f"credential {trial.endpoint.credential!r} is not declared (credentials=)"
-            )
-        if not credential.allows(trial.endpoint.base_url):
-            raise CredentialUnavailable(
-                f"credential {trial.endpoint.credential!r} may not be sent to "
-                f"{trial.endpoint.base_url}"
-            )
-        return credential
+        return declared_credential(self.host, trial.endpoint)
 
     def outgoing(self, trial: Trial, secret: tuple[str, str] | None) -> httpx2.Request:
         """The request to send: the SDK's own object where nothing changes."""
@@ -183,16 +171,27 @@ class Flight:
 
     def is_settled_by(self, trial: Trial) -> bool:
         """Whether what this attempt brought goes up as it is, and the SDK decides about another."""
-        if self.is_observed:
-            return True
         if not self.is_delegated:
             return False
-        outcome = trial.outcome
-        return outcome is None or not outcome.free_retry
+        return trial.outcome is None or not trial.outcome.free_retry
 
-    def plain_trial(self) -> Trial:
-        """Observed, and the call would not have been sent now: watch what the client does anyway."""
-        raise NotImplementedError
+    def observed(self) -> Trial | None:
+        """Observing: the attempt that would be made now, for the books; None: none would be.
+
+        The request goes where the plain client sends it. What comes of it is learned only if that
+        is where it would have gone.
+        """
+        action = self.call.next_action(self.clock())
+        if not isinstance(action, Send):
+            self.abandon()
+            return None
+        trial = self.trial(action.attempt)
+        own = self.call.snapshot.endpoints.get(self.desk.own_endpoint() or "")
+        if own is None:
+            own = Endpoint(id="default", base_url=self.desk.home.base_url)
+        trial.is_elsewhere = own is not trial.endpoint
+        trial.record.endpoint = own  # what it costs is decided where it ran
+        return trial
 
     # -- what attempts teach this side
 

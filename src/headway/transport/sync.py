@@ -58,6 +58,8 @@ class Transport:
         if flight is None:
             return self._forward(request)
         try:
+            if flight.is_observed:
+                return self._observe(flight)
             return flight.present(self._fly(flight))
         except BaseException:
             flight.abandon()
@@ -84,21 +86,19 @@ class Transport:
                 if flight.is_settled_by(trial):
                     return trial
             elif isinstance(action, Wait):
-                if flight.is_observed:
-                    return self._unsent(flight)
                 pause(call, action.until - flight.clock())
             elif action.attempt is None:
-                if flight.is_observed:
-                    return self._unsent(flight)
                 raise flight.refuse(action)
             else:
                 return flight.trials[action.attempt.number]
 
-    def _unsent(self, flight: Flight) -> Trial:
-        """Observed: the call would have waited or been refused; the plain client just sends."""
-        trial = flight.plain_trial()
+    def _observe(self, flight: Flight) -> httpx2.Response:
+        """Send what the plain client sends, and watch what becomes of it."""
+        trial = flight.observed()
+        if trial is None:
+            return self._forward(flight.request)
         self._send(flight, trial, None)
-        return trial
+        return flight.present(trial)
 
     def _attempt(self, flight: Flight, attempt: Attempt) -> Trial:
         trial = flight.trial(attempt)

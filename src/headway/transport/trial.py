@@ -70,6 +70,7 @@ class Trial:
         "finished",
         "flight",
         "injected",
+        "is_elsewhere",
         "limits",
         "observer",
         "outcome",
@@ -100,6 +101,8 @@ class Trial:
         """Bytes and exceptions go through as they come; the attempt is only watched."""
         self.injected = injected
         """We asked for usage, so its chunk is ours and stays hidden."""
+        self.is_elsewhere = False
+        """Observed only: sent to another endpoint than the one that was chosen."""
         self.request: httpx2.Request | None = None
         self.response: httpx2.Response | None = None
         self.error: BaseException | None = None
@@ -418,7 +421,12 @@ class Trial:
             return
         self.finished = True
         self.outcome = outcome
-        self.flight.call.on_outcome(self.attempt, outcome, self.flight.clock())
+        flight = self.flight
+        if self.is_elsewhere:
+            outcome = outcome._replace(free_retry=True)  # it says nothing about that endpoint
+        flight.call.on_outcome(self.attempt, outcome, flight.clock())
+        if flight.is_observed:
+            flight.abandon()  # a retry that the call may have scheduled is not made
 
     def _note_stream(self, observer: StreamObserver) -> None:
         record = self.record
