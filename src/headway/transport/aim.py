@@ -50,15 +50,20 @@ _INNOCENT = frozenset(
     }
 )
 _SECRET_NAME = re.compile(
-    rb"key|token|secret|auth|credential|passw|cookie|session|signature|jwt|sas|tenant|account", re.I
+    rb"key|token|secret|auth|credential|passw|cookie|session|signature|jwt|sas|tenant|account",
+    re.IGNORECASE,
 )
-_SECRET_VALUE = re.compile(rb"^(bearer|basic|token|apikey)\s|^(sk|pk|rk|ghp|xox[abp])[-_]", re.I)
+_SECRET_VALUE = re.compile(
+    rb"^(bearer|basic|token|apikey)\s|^(sk|pk|rk|ghp|xox[abp])[-_]", re.IGNORECASE
+)
 
 
 @functools.lru_cache(maxsize=1024)
 def _names_secret(name: bytes) -> bool:
-    return name not in _INNOCENT and not name.startswith(b"x-stainless-") and (
-        name in _IDENTITY or _SECRET_NAME.search(name) is not None
+    return (
+        name not in _INNOCENT
+        and not name.startswith(b"x-stainless-")
+        and (name in _IDENTITY or _SECRET_NAME.search(name) is not None)
     )
 
 
@@ -89,7 +94,8 @@ class Target:
         if self.azure and home.azure and self.same_origin:
             self.own = path.removesuffix("/openai") == home.prefix.removesuffix("/openai")
         self.headers = tuple(
-            (name.encode("ascii"), value.encode("utf-8")) for name, value in endpoint.headers.items()
+            (name.encode("ascii"), value.encode("utf-8"))
+            for name, value in endpoint.headers.items()
         )
         self._urls: dict[tuple[str, str, str], tuple[httpx2.URL, bytes]] = {}
 
@@ -198,9 +204,7 @@ class Aim:
             return original
         family = self._home.family
         url, host = (
-            (original.url, original.url.netloc)
-            if own_url
-            else target.url(self._home, place, model)
+            (original.url, original.url.netloc) if own_url else target.url(self._home, place, model)
         )
         return family.Request(
             original.method,

@@ -7,7 +7,7 @@ import contextlib
 import sys
 from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
@@ -16,6 +16,7 @@ from headway.credentials import CredentialUnavailable
 from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
+from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.pools import Pools
 from headway.transport.sync import CLOSED
 from headway.transport.trial import State, Trial
@@ -23,9 +24,9 @@ from headway.transport.watch import AsyncWatchedStream
 
 if TYPE_CHECKING:
     import httpx2
-    from typing_extensions import Self
 
     from headway.core.call import Call
+    from headway.core.snapshot import Endpoint
     from headway.transport.home import Home
     from headway.transport.ports import CallHost
 
@@ -54,8 +55,6 @@ class AsyncTransport:
             return await self._forward(request)
         if isinstance(arrival, Detour):
             return await self._forward(await self._detoured(arrival, request))
-        if arrival.must_read:
-            await request.aread()
         flight = self._desk.begin(arrival)
         if flight is None:
             return await self._forward(request)
@@ -73,9 +72,17 @@ class AsyncTransport:
         return response
 
     async def _detoured(self, detour: Detour, request: httpx2.Request) -> httpx2.Request:
-        credential = self._desk.credential(detour, request)
-        secret = None if credential is None else await credential.aget()
-        return self._desk.detoured(detour, request, credential, secret)
+        try:
+            secret = await self._secret(detour.endpoint)
+        except CredentialUnavailable as exc:
+            raise credential_refused(exc, detour.endpoint, request) from exc
+        return self._desk.detoured(detour, request, secret)
+
+    async def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
+        credential = declared_credential(self._host, endpoint)
+        if credential is None:
+            return None
+        return credential.header_for(await credential.aget(), dialect=endpoint.dialect)
 
     # -- a call
 
@@ -106,12 +113,7 @@ class AsyncTransport:
     async def _attempt(self, flight: Flight, attempt: Attempt) -> Trial:
         trial = flight.trial(attempt)
         try:
-            credential = flight.credential(trial)
-            secret = (
-                None
-                if credential is None
-                else credential.header_for(await credential.aget(), dialect=trial.endpoint.dialect)
-            )
+            secret = await self._secret(trial.endpoint)
         except CredentialUnavailable as exc:
             trial.refused(exc)
             return trial
@@ -155,7 +157,7 @@ class AsyncTransport:
         source: Any = response.stream
         if trial.state is State.OPEN:
             if response.is_closed:  # a mock's reply: its body is in memory, and read already
-                trial.swallow(response)
+                trial.swallow(response.content)
                 return
             response.stream = self._stream_class(trial, source, chunks, current_loop())  # type: ignore[assignment]
             return

@@ -10,10 +10,8 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from headway.core.model import CallFacts
-from headway.credentials import Credential, CredentialUnavailable
 from headway.task import current_scope
 from headway.transport import body as bodies
-from headway.transport import multipart
 from headway.transport.aim import Aim, Shot
 from headway.transport.flight import Flight, Intake
 from headway.transport.surfaces import Surface, classify_request, refine
@@ -29,8 +27,6 @@ logger = logging.getLogger("headway")
 
 HOP = "headway.hop"
 """Request extension: a redirect copies it, so that the next hop is not routed again."""
-BODY_BYTES_MAX = 32 * 1024 * 1024
-"""A request body that isn't in memory yet is read into it, to be replayable, up to this size."""
 WARM_S = 300.0
 """A connection to an origin that answered this recently may be an old one that the server closed."""
 WARM_MAX = 1024
@@ -42,8 +38,6 @@ class Arrival(NamedTuple):
     request: httpx2.Request
     surface: Surface
     place: Place
-    must_read: bool
-    """The body is a stream, worth reading into memory first."""
 
 
 class Detour(NamedTuple):
@@ -79,15 +73,9 @@ class Desk:
         surface = classify_request(request.method, place.path, headers.get("content-type", ""))
         place = place._replace(path=surface.path)
         if not surface.managed:
-            endpoint = self._holder((surface.pin_id,)) if surface.pin_id else None
+            endpoint = self._holder(surface.pin_ids) if surface.pin_ids else None
             return Detour(endpoint, place) if endpoint is not None else None
-        return Arrival(request, surface, place, self._must_read(request))
-
-    def _must_read(self, request: httpx2.Request) -> bool:
-        if in_memory(request) is not None or self.host.engine.snapshot.pass_through:
-            return False
-        length = request.headers.get("content-length", "")
-        return length.isdecimal() and int(length) <= BODY_BYTES_MAX
+        return Arrival(request, surface, place)
 
     def _holder(self, ids: tuple[str, ...]) -> Endpoint | None:
         """The endpoint other than our own that holds the first known of these objects."""
@@ -101,18 +89,9 @@ class Desk:
         """The id of the policy's endpoint that is the client's own; None if it isn't in there."""
         snapshot = self.host.engine.snapshot
         if self._own is None or self._own[0] is not snapshot:
-            own = next(
-                (e.id for e in snapshot.endpoints.values() if self.aim.target(e).own), None
-            )
+            own = next((e.id for e in snapshot.endpoints.values() if self.aim.target(e).own), None)
             self._own = (snapshot, own)
         return self._own[1]
-
-    def credential(self, detour: Detour) -> Credential | None:
-        """The declared key for a detour; None: the client's own, or none at all.
-
-        Raises `CredentialUnavailable`.
-        """
-        return declared_credential(self.host, detour.endpoint)
 
     def detoured(
         self, detour: Detour, request: httpx2.Request, secret: tuple[str, str] | None
@@ -151,20 +130,21 @@ class Desk:
     def _intake(self, arrival: Arrival) -> Intake | None:
         request, surface = arrival.request, arrival.surface
         body = in_memory(request)
-        body_facts = None
-        model = surface.deployment or ""
-        if body is not None and surface.json_body:
-            body_facts = bodies.peek(body, surface.name)
-            surface = refine(surface, body_facts)
-            model = body_facts.model or model
-        elif body is not None:
-            model = multipart.model_of(body, request.headers.get("content-type", "")) or model
+        if body is None:
+            return None  # a stream that can be read once: nothing of ours applies
+        body_facts = bodies.peek(body, surface.name)
+        surface = refine(surface, body_facts)
+        if not surface.managed:
+            return None
         snapshot = self.host.engine.snapshot
         scope = current_scope()
         options = scope.options
         facts = CallFacts(
-            model=model,
+            model=body_facts.model or surface.deployment or "",
             surface=surface.name,
+            stream=body_facts.stream,
+            prompt_tokens=body_facts.prompt_tokens_estimate,
+            max_output_tokens=body_facts.max_output_tokens,
             priority=options.priority or 0,
             session=options.session,
             traffic_class=options.traffic_class,
@@ -178,22 +158,12 @@ class Desk:
         task = scope.task
         if task is not None:
             facts.task_id, facts.task_name = task.id, task.name
-        if body_facts is not None:
-            facts.stream = body_facts.stream
-            facts.prompt_tokens = body_facts.prompt_tokens_estimate
-            facts.max_output_tokens = body_facts.max_output_tokens
-            if body is not None and len(snapshot.endpoints) > 1:
-                facts.prefix = bodies.prefix_hashes(body, body_facts)
-        if body is None and not facts.delegated:
-            facts.extra_attempts_left = 0  # a stream that can be read once
-            facts.hedge = False
-        if surface.pin_id is not None or (body_facts is not None and body_facts.pin_ids):
-            ids = body_facts.pin_ids if body_facts is not None else ()
-            if surface.pin_id is not None:
-                ids = (surface.pin_id, *ids)
-            facts.pinned_to = self.host.pins.find(*ids) or self.own_endpoint()
+        if len(snapshot.endpoints) > 1:
+            facts.prefix = bodies.prefix_hashes(body, body_facts)
+        if surface.pinned:
+            facts.pinned_to = self.host.pins.find(*surface.pin_ids) or self.own_endpoint()
             if facts.pinned_to is None:
-                return None
+                return None  # bound to an endpoint that the policy doesn't know: our client's own
         return Intake(request, surface, arrival.place, body, body_facts, facts)
 
     # -- remembering
@@ -207,25 +177,6 @@ class Desk:
     def is_warm(self, origin: tuple[str, str, int | None]) -> bool:
         """Whether a connection to this origin may be an old one."""
         return self.host.clock() - self._warm.get(origin, float("-inf")) < WARM_S
-
-
-def declared_credential(host: CallHost, endpoint: Endpoint) -> Credential | None:
-    """The key declared for an endpoint; None: the client's own (to its own host), or none at all.
-
-    Raises `CredentialUnavailable` when it may not go there, or was never declared.
-    """
-    if endpoint.credential is None:
-        return None
-    credential = host.credential_for(endpoint)
-    if credential is None:
-        raise CredentialUnavailable(
-            f"credential {endpoint.credential!r} is not declared (credentials=)"
-        )
-    if not credential.allows(endpoint.base_url):
-        raise CredentialUnavailable(
-            f"credential {endpoint.credential!r} may not be sent to {endpoint.base_url}"
-        )
-    return credential
 
 
 def in_memory(request: httpx2.Request) -> bytes | None:

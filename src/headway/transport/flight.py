@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway.core.model import INFINITY, Attempt, CallFacts, Finish, Outcome, Send
 from headway.core.snapshot import Endpoint
-from headway.credentials import Credential, CredentialUnavailable
-from headway.errors import CredentialRefused, DeadlineExceeded, rejection_error, upstream_error
+from headway.credentials import CredentialUnavailable
+from headway.errors import DeadlineExceeded, rejection_error, upstream_error
 from headway.transport import body as bodies
-from headway.transport import multipart
 from headway.transport.aim import Shot, limited
+from headway.transport.keys import credential_refused
 from headway.transport.limits import Limits
 from headway.transport.redirects import forbidden
 from headway.transport.trial import State, Trial
@@ -37,9 +37,8 @@ class Intake(NamedTuple):
     request: httpx2.Request
     surface: Surface
     place: Place
-    body: bytes | None
-    """None: it can't be read twice, so there is one attempt and nothing is rewritten."""
-    body_facts: BodyFacts | None
+    body: bytes
+    body_facts: BodyFacts
     facts: CallFacts
 
 
@@ -110,34 +109,22 @@ class Flight:
         self.trials[attempt.number] = trial
         return trial
 
-    def credential(self, trial: Trial) -> Credential | None:
-        """The declared key for this attempt; None: the client's own, or none at all.
-
-        Raises `CredentialUnavailable` when the key may not go there, or was never declared.
-        """
-        return declared_credential(self.host, trial.endpoint)
-
     def outgoing(self, trial: Trial, secret: tuple[str, str] | None) -> httpx2.Request:
         """The request to send: the SDK's own object where nothing changes."""
         if self.is_observed:
             trial.request = self.request
             return self.request
         endpoint, attempt = trial.endpoint, trial.attempt
-        body = self.body
         is_same = attempt.model == self.facts.model
-        if body is not None and self.body_facts is not None:
-            body = bodies.rewrite(
-                body,
-                self.body_facts,
-                model=None if is_same else attempt.model,
-                include_usage=trial.injected,
-                drop=endpoint.params_drop,
-                rename=endpoint.params_rename or None,
-                set_=endpoint.params_set or None,
-            )
-        elif body is not None and not is_same:
-            kind = self.request.headers.get("content-type", "")
-            body = multipart.with_model(body, kind, attempt.model)
+        body = bodies.rewrite(
+            self.body,
+            self.body_facts,
+            model=None if is_same else attempt.model,
+            include_usage=trial.injected,
+            drop=endpoint.params_drop,
+            rename=endpoint.params_rename or None,
+            set_=endpoint.params_set or None,
+        )
         shot = Shot(
             body=None if body is self.body else body,
             secret=secret,
@@ -160,8 +147,7 @@ class Flight:
     def _asks_for_usage(self, endpoint: Endpoint) -> bool:
         facts = self.body_facts
         return (
-            facts is not None
-            and facts.stream
+            facts.stream
             and facts.include_usage is None
             and not facts.stream_options
             and self.facts.surface in INJECTABLE
@@ -236,16 +222,10 @@ class Flight:
 
     def _failure(self, trial: Trial, exc: BaseException) -> BaseException:
         if isinstance(exc, CredentialUnavailable):
-            error: BaseException = CredentialRefused(
-                f"endpoint {trial.endpoint.id!r} was not asked: {exc}",
-                endpoint=trial.endpoint.id,
-                request=self.request,
-            )
-            error.__cause__ = exc
-            return error
+            return credential_refused(exc, trial.endpoint, self.request)
         kind = trial.outcome.error_type if trial.outcome is not None else None
         if kind == "deadline":
-            error = DeadlineExceeded(
+            error: BaseException = DeadlineExceeded(
                 f"The call's deadline passed while endpoint {trial.endpoint.id!r} was answering "
                 f"(attempt {trial.attempt.number}).",
                 request=self.request,

@@ -5,22 +5,23 @@ from __future__ import annotations
 import contextlib
 import threading
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from headway.core.model import INFINITY, Attempt, Send, Wait
 from headway.credentials import CredentialUnavailable
 from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
+from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.pools import Pools
 from headway.transport.trial import State, Trial
 from headway.transport.watch import WatchedStream
 
 if TYPE_CHECKING:
     import httpx2
-    from typing_extensions import Self
 
     from headway.core.call import Call
+    from headway.core.snapshot import Endpoint
     from headway.transport.home import Home
     from headway.transport.ports import CallHost
 
@@ -52,8 +53,6 @@ class Transport:
             return self._forward(request)
         if isinstance(arrival, Detour):
             return self._forward(self._detoured(arrival, request))
-        if arrival.must_read:
-            request.read()
         flight = self._desk.begin(arrival)
         if flight is None:
             return self._forward(request)
@@ -70,9 +69,17 @@ class Transport:
         return response
 
     def _detoured(self, detour: Detour, request: httpx2.Request) -> httpx2.Request:
-        credential = self._desk.credential(detour, request)
-        secret = None if credential is None else credential.get()
-        return self._desk.detoured(detour, request, credential, secret)
+        try:
+            secret = self._secret(detour.endpoint)
+        except CredentialUnavailable as exc:
+            raise credential_refused(exc, detour.endpoint, request) from exc
+        return self._desk.detoured(detour, request, secret)
+
+    def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
+        credential = declared_credential(self._host, endpoint)
+        if credential is None:
+            return None
+        return credential.header_for(credential.get(), dialect=endpoint.dialect)
 
     # -- a call
 
@@ -103,12 +110,7 @@ class Transport:
     def _attempt(self, flight: Flight, attempt: Attempt) -> Trial:
         trial = flight.trial(attempt)
         try:
-            credential = flight.credential(trial)
-            secret = (
-                None
-                if credential is None
-                else credential.header_for(credential.get(), dialect=trial.endpoint.dialect)
-            )
+            secret = self._secret(trial.endpoint)
         except CredentialUnavailable as exc:
             trial.refused(exc)
             return trial
@@ -143,7 +145,7 @@ class Transport:
         source: Any = response.stream
         if trial.state is State.OPEN:
             if response.is_closed:  # a mock's reply: its body is in memory, and read already
-                trial.swallow(response)
+                trial.swallow(response.content)
                 return
             response.stream = self._stream_class(trial, source, chunks)  # type: ignore[assignment]
             return

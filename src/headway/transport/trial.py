@@ -393,10 +393,10 @@ class Trial:
             self._undo_reads()
             self._undo_reads = None
 
-    def swallow(self, response: httpx2.Response) -> None:
+    def swallow(self, content: bytes) -> None:
         """A mock's reply in the application's hands: its whole body is here already."""
         if self.observer is not None:
-            self._observe(response.content)
+            self._observe(content)
             self.observer.finish()
             self._report_stream(self.observer.outcome())
         self.closed()
