@@ -67,7 +67,7 @@ def family_of(http_object: object) -> Family | None:
 def byte_stream_class(base: type[T], stream_base: type[object]) -> type[T]:
     """`base` joined with a family's stream class, which its clients insist on by isinstance."""
     return cast(
-        "type[T]", type(base.__name__, (base, stream_base), {"__slots__": ("__weakref__",)})
+        "type[T]", type(base.__name__, (base, stream_base), {})
     )
 
 

@@ -249,19 +249,22 @@ class Trial:
             )
             self._fail(flight.learned(self, outcome, plain))
             return
-        hidden = quirks.classify_body(
-            response.headers,
-            plain,
-            surface=flight.facts.surface,
-            wall_now=wall_now,
-            stream=flight.facts.stream,
-        )
-        self._note_reply(plain)
-        if hidden is not None:
-            self._fail(hidden)
-            return
-        self.state = State.WHOLE
-        self._report(_with_tokens(OK, self.record.usage, response.status_code))
+        if flight.facts.stream:
+            # The application waits for events: whatever this is, it isn't that.
+            hidden = quirks.classify_body(
+                response.headers, plain, surface=flight.facts.surface, stream=True
+            )
+            outcome, facts = hidden or OK, quirks.ReplyFacts()
+        else:
+            outcome, facts = quirks.read_reply(
+                response.headers, plain, surface=flight.facts.surface, wall_now=wall_now
+            )
+        self._note_reply(facts, plain)
+        if outcome.kind is FailureClass.OK:
+            self.state = State.WHOLE
+            self._report(outcome)
+        else:
+            self._fail(outcome)
 
     def _open(self) -> None:
         now = self.flight.clock()
@@ -439,8 +442,7 @@ class Trial:
         if observer.response_id is not None and self.flight.surface.creates:
             self.flight.host.pins.record((observer.response_id,), self.endpoint.id)
 
-    def _note_reply(self, body: bytes) -> None:
-        facts = quirks.reply_facts(body)
+    def _note_reply(self, facts: quirks.ReplyFacts, body: bytes) -> None:
         record = self.record
         record.usage = facts.usage
         record.response_model = facts.model
