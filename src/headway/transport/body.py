@@ -25,6 +25,7 @@ from typing import cast
 HEAD_MEMBERS_MAX = 8
 SUFFIX_TRIES_MAX = 12
 SUFFIXES_MAX = 64
+SUFFIX_BYTES_MAX = 256 * 1024
 PREFIX_BLOCKS_MAX = 32
 BYTES_PER_TOKEN = 4
 IMAGE_TOKENS = 1000
@@ -38,11 +39,11 @@ _SCALAR = re.compile(
 _EMPTY_OBJECT = re.compile(rb"\s*\{\s*\}\s*")
 
 _CHAT_KEYS = (
-    rb"stream(?:_options)?|max_(?:completion_)?tokens|n|store|web_search_options|plugins|file_id"
+    rb"stream(?:_options)?|max_(?:completion_)?tokens|n|store|tools|web_search_options|plugins|file_id"
 )
 _RESPONSES_KEYS = (
-    rb"stream(?:_options)?|max_output_tokens|store|background|previous_response_id|conversation|prompt"
-    rb"|file_ids?|vector_store_ids|container(?:_id)?|skill_id|encrypted_content"
+    rb"stream(?:_options)?|max_output_tokens|store|tools|background|previous_response_id|conversation"
+    rb"|prompt|file_ids?|vector_store_ids|container(?:_id)?|skill_id|encrypted_content"
 )
 _SERVER_TOOL = (
     rb"item_reference|web_search\w*|file_search|code_interpreter|image_generation"
@@ -130,17 +131,27 @@ def peek(body: bytes, surface: str = "chat") -> BodyFacts:
     inline_bytes = inline_n = 0
     scan = _SCANS.get(surface)
     if scan is not None:
-        hits: list[tuple[int, bytes | None]] = []
+        hits: list[int] = []
         for hit in scan.finditer(body, pos):
             if hit.lastindex == 2:
                 size = body.find(b'"', hit.end()) - hit.end()
                 if size > INLINE_BYTES_MIN:
                     inline_bytes += size
                     inline_n += 1
-            else:
-                hits.append((hit.start(), hit[1]))
-        if hits and not _settle(body, hits, members):
-            return _peek_parsed(body, surface, facts)
+                continue
+            key = hit[1]
+            if key is None or key in _DEEP_KEYS:
+                return _peek_parsed(body, surface, facts)
+            start = hit.start()
+            if not hits and len(body) - start <= SUFFIX_BYTES_MAX:
+                known = _suffixes.get((surface, _digest(body, start)))
+                if known is not None:
+                    members.update(known)
+                    break
+            hits.append(start)
+        else:
+            if hits and not _settle(body, hits, members, "" if inline_n else surface):
+                return _peek_parsed(body, surface, facts)
     _fill(facts, members, surface)
     prompt_bytes = len(body) - facts.prompt_start - inline_bytes
     facts.prompt_tokens_estimate = max(0, prompt_bytes) // BYTES_PER_TOKEN + inline_n * IMAGE_TOKENS
@@ -199,31 +210,32 @@ def prefix_hashes(body: bytes, facts: BodyFacts, block_bytes: int = 1024) -> tup
     return tuple(hashes)
 
 
-def _settle(
-    body: bytes, hits: list[tuple[int, bytes | None]], members: dict[str, object]
-) -> bool:
-    """Add the top-level members among `hits` to `members`; False: only a full parse can tell."""
-    if any(key is None or key in _DEEP_KEYS for _, key in hits):
-        return False
-    for start, _ in hits[:SUFFIX_TRIES_MAX]:
-        suffix = body[start:]
-        known = _suffixes.get(digest := blake2b(suffix, digest_size=16).digest())
-        if known is None:
-            try:
-                # A slice that starts at a quote is valid UTF-8 if the body is.
-                text = "{" + suffix.decode()
-                value, end = _DECODER.raw_decode(text)
-            except (ValueError, RecursionError):
-                return False  # not valid JSON from here on: let the full parse say so
-            if text[end:].strip():
-                continue  # it closed early: the key is nested; try the next
-            known = {k: v for k, v in cast("dict[str, object]", value).items() if k in _KEPT}
+def _settle(body: bytes, hits: list[int], members: dict[str, object], cache: str) -> bool:
+    """Add the top-level members among `hits` to `members`; False: only a full parse can tell.
+
+    The finding is remembered for the surface `cache`, unless that is empty.
+    """
+    for start in hits[:SUFFIX_TRIES_MAX]:
+        try:
+            # A slice that starts at a quote is valid UTF-8 if the body is.
+            text = "{" + body[start:].decode()
+            value, end = _DECODER.raw_decode(text)
+        except (ValueError, RecursionError):
+            return False  # not valid JSON from here on: let the full parse say so
+        if text[end:].strip():
+            continue  # it closed early: the key is nested; try the next
+        known = {k: v for k, v in cast("dict[str, object]", value).items() if k in _KEPT}
+        members.update(known)
+        if cache and start == hits[0] and len(body) - start <= SUFFIX_BYTES_MAX:
             if len(_suffixes) >= SUFFIXES_MAX:
                 _suffixes.clear()
-            _suffixes[digest] = known
-        members.update(known)
+            _suffixes[cache, _digest(body, start)] = known
         return True
     return len(hits) <= SUFFIX_TRIES_MAX
+
+
+def _digest(body: bytes, start: int) -> bytes:
+    return blake2b(memoryview(body)[start:], digest_size=16).digest()
 
 
 _DECODER = json.JSONDecoder()
@@ -234,9 +246,10 @@ _KEPT = frozenset(
         "prompt", "voice", "web_search_options",
     }
 )  # fmt: skip
-_suffixes: dict[bytes, dict[str, object]] = {}
-"""What a body's tail (parameters and tools, the same from call to call) was found to say, by digest.
-Emptied when full; two threads that both fill it do no harm."""
+_suffixes: dict[tuple[str, bytes], dict[str, object]] = {}
+"""What a body's tail (parameters and tools, the same from call to call) was found to say, by digest:
+a tail with ids, provider-run tools or inline files never gets here. Emptied when full; two threads
+that both fill it do no harm."""
 
 
 def _peek_parsed(body: bytes, surface: str, facts: BodyFacts) -> BodyFacts:
