@@ -60,7 +60,6 @@ class Trial:
 
     __slots__ = (
         "_bytes",
-        "_events",
         "_held",
         "_inflater",
         "_undo_reads",
@@ -112,7 +111,6 @@ class Trial:
         self.finished = False
         self._held: list[bytes] = []
         self._bytes = 0
-        self._events = 0
         self._inflater: Inflater | None = None
         self._undo_reads: Callable[[], None] | None = None
 
@@ -137,7 +135,7 @@ class Trial:
         """The head of the reply is there; `state` says what to do with its body."""
         self.response = response
         self.record.status = response.status_code
-        self._note_server(response)
+        self._note_server()
         flight = self.flight
         if not flight.is_observed:
             self._undo_reads = limit_reads(response, self.limits)
@@ -145,9 +143,7 @@ class Trial:
         if not is_good:
             self.state = State.READ
         elif flight.facts.stream and not _is_document(response):
-            self.observer = StreamObserver(
-                flight.facts.surface, hide_usage=self.injected, wall_now=flight.host.wall_clock()
-            )
+            self.observer = StreamObserver(flight.facts.surface, hide_usage=self.injected)
             self._inflater = Inflater.for_response(response)
             self.state = State.HOLD
             if self.transparent:
@@ -174,7 +170,6 @@ class Trial:
         if out:
             self._held.append(out)
             self._bytes += len(out)
-            self._events += out.count(b"data:")
         if observer.error is not None:
             self._held.append(observer.error_event)
             self._fail(observer.error)
@@ -187,7 +182,7 @@ class Trial:
         elif (
             observer.content_events
             or self._bytes > HELD_BYTES_MAX
-            or self._events > HELD_EVENTS_MAX
+            or observer.events > HELD_EVENTS_MAX
         ):
             self._open()
         return self.is_decided
@@ -454,7 +449,7 @@ class Trial:
             if ids:
                 self.flight.host.pins.record(ids, self.endpoint.id)
 
-    def _note_server(self, response: httpx2.Response) -> None:
+    def _note_server(self) -> None:
         url = self.request.url if self.request is not None else None
         if url is not None:
             self.flight.desk.answered(origin_of(url))
