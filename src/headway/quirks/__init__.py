@@ -1,7 +1,7 @@
 """One place for what providers mean: replies and exceptions to outcomes, waits, usage, names.
 
-    status, headers, body ──classify──▶ Outcome        error object in a stream ──classify_error──▶
-    2xx body ──classify_body──▶ Outcome | None         exception ──classify_exception──▶ Outcome | None
+    status, headers, body ──classify──▶ Outcome        2xx body ──read_reply──▶ Outcome, ReplyFacts
+    error in a stream ──classify_error──▶ Outcome      exception ──classify_exception──▶ Outcome
     reply, chunk, event ──extract_usage──▶ Usage       headers, text ──retry_after_hint──▶ seconds
 
 Pure: no I/O, no clock, no http stack. A provider's peculiarity is a row in `table.py` plus one

@@ -1,4 +1,4 @@
-"""From a reply to an `Outcome`: read the error's facts in any vendor's shape, then walk the table."""
+"""From a reply to an `Outcome`: read the error in any vendor's shape, then walk the table."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _IN_BAND_STATUS = re.compile(r"\s*([1-5]\d\d)\s*")
 
 
 class ErrorFacts(NamedTuple):
-    """An error reply, whatever its shape: lower-case names, its status inside the body, its text."""
+    """An error reply, whatever its shape: names (lower-case), status inside the body, text."""
 
     codes: frozenset[str] = frozenset()
     status: int | None = None
@@ -83,7 +83,7 @@ def classify_body(
     """The failure that a 2xx reply hides, or None when it is what it claims to be.
 
     `stream=True`: the caller asked for an event stream and this body, read whole, came instead.
-    Surfaces with binary or text replies ("audio", "files", ...) are believed unless they bring HTML.
+    Surfaces with binary or text replies ("audio", "files", ...) are believed unless it is HTML.
     """
     return _judge(headers, body, surface, stream=stream)[0]
 
@@ -139,12 +139,11 @@ def _judge(
         # The caller's SDK will parse it; doing that twice for a megabyte of floats is not worth
         # what a damaged middle would teach.
         closed = body.rstrip().endswith((b"}", b"]"))
-        cut = None if closed else _disguised(FailureClass.INCOMPLETE_STREAM, "invalid_json", ran=True)
-        return cut, None
+        return None if closed else _CUT, None
     try:
         value: object = json.loads(body)
     except (ValueError, RecursionError):
-        return _disguised(FailureClass.INCOMPLETE_STREAM, "invalid_json", ran=True), None
+        return _CUT, None
     reply = as_object(value)
     if reply is not None:
         return _hidden_failure(reply), reply
@@ -164,11 +163,12 @@ def classify_error(error: object) -> Outcome:
     """
     facts = _facts_of(error)
     outcome = _outcome(facts.status, _match(facts.status, facts))
-    return outcome._replace(retry_after_s=text_hint(facts.details[:MESSAGE_CHARS]), reached_model=True)
+    wait_s = text_hint(facts.details[:MESSAGE_CHARS])
+    return outcome._replace(retry_after_s=wait_s, reached_model=True)
 
 
 def success_hint(headers: Mapping[str, str], wall_now: float) -> float | None:
-    """Seconds until a bucket that a successful reply reports as used up refills; None: all have left."""
+    """Seconds until a bucket that a successful reply reports as used up refills, else None."""
     for name in _RATE_HEADERS:
         if headers.get(name) == "0":
             return exhausted_hint(headers, wall_now)
@@ -209,7 +209,7 @@ def error_facts(body: bytes, headers: Mapping[str, str] | None = None) -> ErrorF
 
 
 def _hidden_failure(reply: Mapping[str, object]) -> Outcome | None:
-    """An error inside a 200: OpenRouter's `error`, a failed Responses object, a bare error object."""
+    """An error inside a 200: an `error` member, a failed Responses object, a bare error object."""
     error = reply.get("error")
     if reply.get("object") == "response":
         if reply.get("status") != "failed":
@@ -217,10 +217,14 @@ def _hidden_failure(reply: Mapping[str, object]) -> Outcome | None:
         failed = classify_error(error or {"message": "failed"})
         usage = extract_usage(reply)
         failed = failed._replace(error_type=failed.error_type or "response_failed")
-        return failed if usage is None else failed._replace(
-            input_tokens=usage.input_tokens,
-            cached_tokens=usage.cached_input_tokens,
-            output_tokens=usage.output_tokens,
+        return (
+            failed
+            if usage is None
+            else failed._replace(
+                input_tokens=usage.input_tokens,
+                cached_tokens=usage.cached_input_tokens,
+                output_tokens=usage.output_tokens,
+            )
         )
     if error and not any(reply.get(key) for key in ("choices", "output", "data", "results")):
         return classify_error(reply if isinstance(error, str) else error)
@@ -267,7 +271,7 @@ def _disguised(kind: FailureClass, error_type: str, *, ran: bool = False) -> Out
 
 
 def _facts_of(value: object) -> ErrorFacts:
-    """Facts of a parsed error in any shape: OpenAI, Azure, Google (a list), AWS, vLLM, FastAPI..."""
+    """Facts of a parsed error in any shape: OpenAI, Azure, Google (a list), AWS, vLLM..."""
     if isinstance(value, list):
         items = cast("list[object]", value)
         return _facts_of(items[0]) if items else ErrorFacts()
@@ -333,5 +337,6 @@ def _text_facts(body: bytes) -> ErrorFacts:
     return ErrorFacts(details=text)
 
 
+_CUT = _disguised(FailureClass.INCOMPLETE_STREAM, "invalid_json", ran=True)
 _JSON_ONLY = frozenset({"chat", "completions", "embeddings", "responses", "moderations", "images"})
 _ANY_BODY = frozenset({"audio", "files", "containers", "videos", "skills", "other"})

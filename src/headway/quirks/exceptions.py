@@ -42,7 +42,7 @@ _SILENT = ExceptionRow(
     streaming=_C.STALLED,
     note="nothing came in time",
 )
-_BAD = ExceptionRow(_C.BAD_REQUEST, _C.INCOMPLETE_STREAM, sent=False, note="the request is malformed")
+_BAD = ExceptionRow(_C.BAD_REQUEST, _C.INCOMPLETE_STREAM, sent=False, note="malformed request")
 
 EXCEPTIONS: dict[str, ExceptionRow] = {
     # httpx, httpx2, httpcore
@@ -99,7 +99,8 @@ EXCEPTIONS: dict[str, ExceptionRow] = {
 }
 
 _MODULES = frozenset(
-    {"httpx", "httpx2", "httpcore", "httpcore2", "aiohttp", "anyio", "ssl", "socket", "builtins", "http"}
+    {"httpx", "httpx2", "httpcore", "httpcore2", "aiohttp", "anyio"}
+    | {"ssl", "socket", "http", "builtins"}
 )
 _CERTIFICATE = frozenset({"SSLCertVerificationError", "CertificateError"})
 

@@ -50,7 +50,7 @@ RESET_BUCKETS: tuple[tuple[str, str], ...] = (
     ("x-ratelimit-remaining", "x-ratelimit-reset"),
     ("ratelimit-remaining", "ratelimit-reset"),
 )
-"""(remaining, reset) header pairs: OpenAI and kin, Anthropic, OpenRouter and proxies, IETF draft."""
+"""(remaining, reset) header pairs: OpenAI and kin, Anthropic, OpenRouter, proxies, IETF draft."""
 
 
 def retry_after_hint(headers: Mapping[str, str], body: bytes, wall_now: float) -> float | None:

@@ -64,6 +64,7 @@ def _row(
     )
 
 
+# fmt: off
 QUIRKS: tuple[Quirk, ...] = (
     # ---- quota: the account is spent; waiting seconds does not help
     _row("insufficient-quota", "openai", _C.QUOTA_EXHAUSTED,
@@ -137,7 +138,7 @@ QUIRKS: tuple[Quirk, ...] = (
          text=r"model [^.]{0,120}(?:not found|does not exist|is not (?:supported|available|found))"
               r"|no (?:allowed|available|such) (?:model|provider)|no endpoints found"
               r"|invalid model(?: id| identifier| name)?",
-         error_type="model_not_found", note="also OpenRouter, Bedrock, LiteLLM; sent as 400 or 404"),
+         error_type="model_not_found", note="also OpenRouter, Bedrock, LiteLLM; 400 or 404"),
     # ---- limits
     _row("slow-down", "openai", _C.OVERLOADED, codes="slow_down", error_type="503",
          note="503: ramping up too fast"),
@@ -205,6 +206,7 @@ QUIRKS: tuple[Quirk, ...] = (
     _row("origin-unreachable", "cdn", _C.SERVER_ERROR, status=(521, 522, 523, 525, 526, 530),
          note="the CDN never reached the origin"),
 )
+# fmt: on
 """Every known refusal. What no row knows: 4xx is bad_request, 5xx server_error."""
 
 PROVIDER_HOSTS: tuple[tuple[str, str], ...] = (

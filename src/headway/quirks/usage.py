@@ -15,6 +15,9 @@ from typing import NamedTuple, cast
 
 from headway.core.model import Usage
 
+_CACHE_READ = ("cached_tokens", "cache_read_tokens", "cache_read_input_tokens")
+_CACHE_WRITE = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
+
 TOKENS_MAX = 1 << 40
 """Larger counts are nonsense, not usage."""
 
@@ -71,13 +74,13 @@ def parse_usage(raw: Mapping[str, object]) -> Usage | None:
     cost = _money(raw.get("cost"))
     if not (input_tokens or output_tokens or total_tokens or cost):
         return None  # all zero or all missing: an engine that does not count
-    details = as_object(raw.get("prompt_tokens_details")) or as_object(raw.get("input_tokens_details"))
-    cached = None if details is None else _count(details, "cached_tokens", "cache_read_tokens")
-    written = (
-        None
-        if details is None
-        else _count(details, "cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
-    )
+    details = as_object(raw.get("prompt_tokens_details"))
+    if details is None:
+        details = as_object(raw.get("input_tokens_details"))
+    cached = written = None
+    if details is not None:
+        cached = _count(details, *_CACHE_READ)
+        written = _count(details, *_CACHE_WRITE)
     if cached is None:
         cached = _count(raw, "cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
     if written is None:
@@ -204,7 +207,8 @@ def _gemini_usage(raw: Mapping[str, object]) -> Usage | None:
     candidates = _count(raw, "candidatesTokenCount")
     if not (prompt or candidates or thoughts):
         return None
-    output = None if candidates is None and thoughts is None else (candidates or 0) + (thoughts or 0)
+    silent = candidates is None and thoughts is None
+    output = None if silent else (candidates or 0) + (thoughts or 0)
     return Usage(
         input_tokens=prompt or None,
         output_tokens=output,

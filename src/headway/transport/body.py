@@ -1,4 +1,4 @@
-"""The request body: what one look at it tells, and how it is changed without changing anything else.
+"""The request body: what one look at it tells, and how it is changed and nothing else with it.
 
 The SDK writes `model` first, then `stream` and `service_tier`, so a prefix match reads them from a
 body of any size in a microsecond. Everything else that matters is rare, and JSON helps to prove it
@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import cast
 
+from headway.transport.body_ids import has_server_tools, id_of, stored_ids
+
 HEAD_MEMBERS_MAX = 8
 SUFFIX_TRIES_MAX = 12
 SUFFIXES_MAX = 64
@@ -39,7 +41,12 @@ _SCALAR = re.compile(
 _EMPTY_OBJECT = re.compile(rb"\s*\{\s*\}\s*")
 
 _CHAT_KEYS = (
+<<<<<<< HEAD
     rb"stream(?:_options)?|max_(?:completion_)?tokens|n|store|tools|web_search_options|plugins|file_id"
+=======
+    rb"stream(?:_options)?|max_(?:completion_)?tokens|n|store|tools|web_search_options|plugins"
+    rb"|file_id"
+>>>>>>> wire
 )
 _RESPONSES_KEYS = (
     rb"stream(?:_options)?|max_output_tokens|store|tools|background|previous_response_id|conversation"
@@ -60,9 +67,6 @@ _SCANS: dict[str, re.Pattern[bytes]] = {
     "images": re.compile(rb'"(stream|n)"\s*:'),
     "audio": re.compile(rb'"(stream_format|voice)"\s*:'),
 }
-
-CLIENT_TOOLS = frozenset({"function", "custom", "namespace", "apply_patch", "local_shell"})
-"""Tools that the application runs itself; all others run at the provider's, with effects there."""
 
 _DEEP_KEYS = frozenset(
     {
@@ -97,7 +101,8 @@ class BodyFacts:
     pin_ids: tuple[str, ...] = ()
     """Objects the body names, the most binding first: the call must go where they live."""
     pin_kind: str | None = None
-    """response | conversation | prompt | file | vector_store | container | item | voice | encrypted"""
+    """response | conversation | prompt | file | vector_store | container | skill | item | voice |
+    encrypted"""
     prompt_start: int = 0
     """Where the prompt's value begins, for `prefix_hashes`."""
     prompt_tokens_estimate: int = 0
@@ -106,7 +111,7 @@ class BodyFacts:
 
 
 def peek(body: bytes, surface: str = "chat") -> BodyFacts:
-    """Read what routing needs from a JSON request body. Never raises; `is_json` says if it could."""
+    """Read what routing needs from a JSON request body. Never raises: see `is_json`."""
     facts = BodyFacts()
     head = _MODEL.match(body)
     if head is None:
@@ -247,9 +252,15 @@ _KEPT = frozenset(
     }
 )  # fmt: skip
 _suffixes: dict[tuple[str, bytes], dict[str, object]] = {}
+<<<<<<< HEAD
 """What a body's tail (parameters and tools, the same from call to call) was found to say, by digest:
 a tail with ids, provider-run tools or inline files never gets here. Emptied when full; two threads
 that both fill it do no harm."""
+=======
+"""What a body's tail (parameters and tools, the same from call to call) was found to say, by its
+digest. A tail with ids, provider-run tools or inline files never gets here. Emptied when full; two
+threads that both fill it do no harm."""
+>>>>>>> wire
 
 
 def _peek_parsed(body: bytes, surface: str, facts: BodyFacts) -> BodyFacts:
@@ -265,7 +276,12 @@ def _peek_parsed(body: bytes, surface: str, facts: BodyFacts) -> BodyFacts:
     model = members.get("model")
     facts.model = model if isinstance(model, str) else None
     _fill(facts, members, surface)
-    _fill_deep(facts, members, surface)
+    if surface in ("chat", "responses"):
+        facts.server_tools = facts.server_tools or has_server_tools(members)
+        prompt = members.get("input" if surface == "responses" else "messages")
+        if found := stored_ids((members.get("tools"), prompt)):
+            facts.pin_ids = tuple(dict.fromkeys((*facts.pin_ids, *found)))
+            facts.pin_kind = facts.pin_kind or next(iter(found.values()))
     inline_bytes = inline_n = 0
     for hit in _INLINE.finditer(body):
         size = body.find(b'"', hit.end()) - hit.end()
@@ -299,10 +315,11 @@ def _fill(facts: BodyFacts, members: Mapping[str, object], surface: str) -> None
     pins: list[tuple[str, str]] = []
     if surface == "responses":
         for kind, key in _RESPONSE_PINS:
-            if (name := _id_of(members.get(key))) is not None:
+            if (name := id_of(members.get(key))) is not None:
                 pins.append((kind, name))
-    elif surface == "audio" and isinstance(members.get("voice"), dict):
-        if (name := _id_of(members.get("voice"))) is not None:
+    elif surface == "audio":
+        voice = members.get("voice")
+        if not isinstance(voice, str) and (name := id_of(voice)) is not None:
             pins.append(("voice", name))
     if pins:
         facts.pin_kind = pins[0][0]
@@ -316,74 +333,7 @@ _RESPONSE_PINS = (
 )
 
 
-def _fill_deep(facts: BodyFacts, members: Mapping[str, object], surface: str) -> None:
-    """What stands inside tools and the prompt's parts: provider-run tools, ids of stored objects."""
-    if surface not in ("chat", "responses"):
-        return
-    tools = members.get("tools")
-    if isinstance(tools, list):
-        for tool in cast("list[object]", tools):
-            kind = cast("dict[str, object]", tool).get("type") if isinstance(tool, dict) else None
-            if isinstance(kind, str) and kind not in CLIENT_TOOLS:
-                facts.server_tools = True
-    if surface == "chat" and members.get("plugins"):
-        facts.server_tools = True
-    found: dict[str, str] = {}
-    for key in ("tools", "input" if surface == "responses" else "messages"):
-        _collect_ids(members.get(key), found)
-    if found:
-        facts.pin_ids = tuple(dict.fromkeys((*facts.pin_ids, *found)))
-        facts.pin_kind = facts.pin_kind or next(iter(found.values()))
-
-
-def _collect_ids(value: object, found: dict[str, str]) -> None:
-    """Ids of stored objects under `value`, each with its kind. Iterative: depth is the caller's."""
-    stack: list[object] = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, list):
-            stack.extend(reversed(cast("list[object]", item)))
-        elif isinstance(item, dict):
-            node = cast("dict[str, object]", item)
-            kind = node.get("type")
-            own_id = node.get("id")
-            if kind == "item_reference" and isinstance(own_id, str):
-                found.setdefault(own_id, "item")
-            elif node.get("encrypted_content"):
-                found.setdefault(own_id if isinstance(own_id, str) else "", "encrypted")
-            if kind == "function":
-                continue  # a tool's parameter schema names no stored object
-            for key, entry in node.items():
-                id_kind = _ID_KEYS.get(key)
-                if id_kind is not None and isinstance(entry, str):
-                    found.setdefault(entry, id_kind)
-                elif id_kind is not None and isinstance(entry, list):
-                    for name in cast("list[object]", entry):
-                        if isinstance(name, str):
-                            found.setdefault(name, id_kind)
-                elif isinstance(entry, dict | list):
-                    stack.append(cast("object", entry))
-
-
-_ID_KEYS: dict[str, str] = {
-    "file_id": "file",
-    "file_ids": "file",
-    "vector_store_ids": "vector_store",
-    "container": "container",
-    "container_id": "container",
-    "skill_id": "skill",
-}
-
-
-def _id_of(value: object) -> str | None:
-    if isinstance(value, dict):
-        value = cast("dict[str, object]", value).get("id")
-    return value if isinstance(value, str) and value else None
-
-
-def _spliced(
-    body: bytes, span: tuple[int, int] | None, model: str | None, *, usage: bool
-) -> bytes:
+def _spliced(body: bytes, span: tuple[int, int] | None, model: str | None, *, usage: bool) -> bytes:
     """One copy, whatever changes: a body may be megabytes."""
     if span is None and not usage:
         return body

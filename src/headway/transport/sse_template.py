@@ -41,8 +41,16 @@ class Template:
     """Holes after the content; the first literal begins with the content's closing quote."""
     tail: bytes
     tail_size: int
+<<<<<<< HEAD
     shown: tuple[bytes, ...] | None
     """All literals (tail last) without the hidden `"usage":null`; None: nothing to hide."""
+=======
+    cut: int
+    """Where the `"usage":null` to be hidden stands: from the content's end, or, negative, from the
+    event's."""
+    cut_size: int
+    """0: nothing to hide."""
+>>>>>>> wire
     sink: bytearray | None
     """Where the content belongs in the partial answer, as JSON string text; None: nowhere."""
     start: int = 0
@@ -77,6 +85,7 @@ class Template:
                 return -1
         return pos + self.tail_size if buf.startswith(self.tail, pos) else -1
 
+<<<<<<< HEAD
     def without_usage(self, buf: bytes) -> bytes:
         """The event that stands in `buf` and was just matched, less its `"usage":null`."""
         pieces: list[bytes] = []
@@ -103,6 +112,15 @@ class Template:
 def learn(
     event: bytes, leaf: str, *, sink: bytearray | None, hide_usage: bool
 ) -> Template | None:
+=======
+    def without_usage(self, event: bytes) -> bytes:
+        """`event`, which was just matched whole, less its `"usage":null`."""
+        cut = self.end + self.cut if self.cut >= 0 else len(event) + self.cut
+        return event[:cut] + event[cut + self.cut_size :]
+
+
+def learn(event: bytes, leaf: str, *, sink: bytearray | None, hide_usage: bool) -> Template | None:
+>>>>>>> wire
     """A template from `event`, a parsed content chunk whose one text is the string member `leaf`.
 
     None when the chunk is not of a kind that repeats: the member's name occurs more than once.
@@ -113,12 +131,62 @@ def learn(
     contents = list(opening.finditer(event))
     if len(contents) != 1:
         return None
+<<<<<<< HEAD
     spans: list[tuple[int, int, int]] = []
     start = contents[0].end()
     end = _string_end(event, start)
     if end <= start:
         return None
     spans.append((start, end, CONTENT))
+=======
+    spans = _spans(event, contents[0].end())
+    if spans is None:
+        return None
+    holes: list[Hole] = []
+    pos = content_at = 0
+    for index, (start, end, kind) in enumerate(spans):
+        if start < pos:
+            return None
+        if kind == CONTENT:
+            content_at = index
+        holes.append((event[pos:start], start - pos, kind))
+        pos = end
+    literals = [*(literal for literal, _, _ in holes), event[pos:]]
+    cut = cut_size = 0
+    if hide_usage and (members := list(_USAGE_NULL.finditer(event))):
+        content_end = spans[content_at][1]
+        first_after = content_end + len(literals[content_at + 1])
+        start, end = members[0].span()
+        if len(members) > 1 or start < content_end:
+            return None
+        if end <= first_after:
+            cut = start - content_end
+        elif start >= pos:
+            cut = start - len(event)
+        else:
+            return None
+        cut_size = end - start
+    head = literals[content_at]
+    return Template(
+        before=tuple(holes[:content_at]),
+        head=head,
+        head_size=len(head),
+        after=tuple(holes[content_at + 1 :]),
+        tail=literals[-1],
+        tail_size=len(literals[-1]),
+        cut=cut,
+        cut_size=cut_size,
+        sink=sink,
+    )
+
+
+def _spans(event: bytes, start: int) -> list[tuple[int, int, int]] | None:
+    """(start, end, kind) of the content at `start` and of every other hole, in order."""
+    end = _string_end(event, start)
+    if end <= start:
+        return None
+    spans = [(start, end, CONTENT)]
+>>>>>>> wire
     for hole in _HOLES.finditer(event):
         if hole[1] is not None:
             number = _NUMBER_AT_END.search(event, hole.start(), hole.end())
@@ -130,6 +198,7 @@ def learn(
             if close < 0:
                 return None
             spans.append((hole.end(), close, STRING))
+<<<<<<< HEAD
     spans.sort()
     holes: list[Hole] = []
     pos = content_at = 0
@@ -157,6 +226,9 @@ def learn(
         shown=shown,
         sink=sink,
     )
+=======
+    return sorted(spans)
+>>>>>>> wire
 
 
 def _hole_end(buf: bytes, pos: int, kind: int) -> int:

@@ -48,7 +48,7 @@ _MANAGED: dict[str, Surface] = {
     "/images/generations": Surface("images", True, json_body=True),
     "/audio/speech": Surface("audio", True, json_body=True),
 }
-"""POST requests that any endpoint may answer (until a look at the body says otherwise: `refine`)."""
+"""POST requests that any endpoint may answer, unless the body says otherwise (`refine`)."""
 
 _ONE_ATTEMPT: dict[str, str] = {
     "/images/edits": "images",
@@ -136,7 +136,7 @@ def classify_request(method: str, path: str, content_type: str = "") -> Surface:
 
 
 def refine(surface: Surface, facts: BodyFacts) -> Surface:
-    """The same after a look at the body: pinned by what it names, not repeatable by what it asks."""
+    """The same after a look at the body: pinned by what it names, unrepeatable by what it asks."""
     if not surface.managed:
         return surface
     if not facts.is_json:
