@@ -123,22 +123,8 @@ def read_document(
     return Compiled(build_snapshot(policy, source=source, zone=zone), tuple(warnings))
 
 
-def compile_policy(
-    policy: Policy,
-    *,
-    source: str,
-    zone: str | None,
-    allowed_hosts: Iterable[str] | None = None,
-    credentials: Mapping[str, Credential] | None = None,
-    own_hosts: Iterable[str] = (),
-) -> Snapshot:
+def compile_policy(policy: Policy, *, source: str, zone: str | None, trust: Trust) -> Snapshot:
     """Compile a policy made in code. Nothing is forgiven: its author is at hand."""
-    trust = Trust(
-        fetched=False,
-        allowed_hosts=None if allowed_hosts is None else check_patterns(allowed_hosts),
-        own_hosts=check_patterns(own_hosts),
-        credentials=credentials,
-    )
     problems = list(endpoint_problems(policy, trust).values())
     if problems:
         raise first_error(problems, source)

@@ -172,8 +172,13 @@ class Policy(Block):
         `allowed_hosts` are the hosts that plain http may go to; `credentials` the declared ones
         (None: names are not looked up). Raises ValidationError.
         """
+        from headway.hosts import check_patterns
         from headway.policy.document import compile_policy
+        from headway.policy.trust import Trust
 
-        return compile_policy(
-            self, source=source, zone=zone, allowed_hosts=allowed_hosts, credentials=credentials
+        trust = Trust(
+            fetched=False,
+            allowed_hosts=None if allowed_hosts is None else check_patterns(allowed_hosts),
+            credentials=credentials,
         )
+        return compile_policy(self, source=source, zone=zone, trust=trust)

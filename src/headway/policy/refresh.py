@@ -12,11 +12,18 @@ import os
 import queue
 import threading
 import weakref
-from typing import Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
 
 log = logging.getLogger("headway.policy")
 
 THREAD_NAME = "headway-policy"
+BACKOFF_START_S = 2.0
+BACKOFF_CAP_S = 300.0
+FAILED_WAIT_S_MIN = 1.0
 IDLE_S_MAX = 30.0  # how long the thread may fail to notice that the last supply is gone
 
 
@@ -64,6 +71,11 @@ class Refresher:
                 self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
                 self._thread.start()
         self._wakes.put(None)
+
+    def notice(self) -> None:
+        """Have the thread, if there is one, see who is still there."""
+        if self._thread is not None:
+            self._wakes.put(None)
 
     def is_running(self) -> bool:
         """Whether the thread is there."""
@@ -119,6 +131,23 @@ def _step_if_due(ref: weakref.ref[Refreshable]) -> float | None:
             log.exception("refreshing the policy failed")
             return IDLE_S_MAX  # never a tight loop, whatever went wrong
     return supply.due_in_s()
+
+
+def default_backoff() -> Callable[[RetryCallState], float]:
+    """The wait between failing fetches: full jitter below a doubling ceiling."""
+    # tenacity is imported when something first fails, not with headway.
+    import tenacity
+
+    return tenacity.wait_random_exponential(multiplier=BACKOFF_START_S, max=BACKOFF_CAP_S)
+
+
+def failed_wait_s(backoff: Callable[[RetryCallState], float], failures: int) -> float:
+    """Seconds to wait after so many failures in a row, by a tenacity `wait` object."""
+    import tenacity
+
+    state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+    state.attempt_number = failures
+    return max(backoff(state), FAILED_WAIT_S_MIN)
 
 
 refresher = Refresher()
