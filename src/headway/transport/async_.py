@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import sys
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
-from headway.core.model import INFINITY, Attempt, Send, Wait
+from headway.core.model import Send, Wait
 from headway.credentials import CredentialUnavailable
 from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
+from headway.transport.hedged import fly_tasks
 from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.pools import Pools
 from headway.transport.sync import CLOSED
 from headway.transport.trial import State, Trial
+from headway.transport.wake import asleep, current_loop
 from headway.transport.watch import AsyncWatchedStream
 
 if TYPE_CHECKING:
     import httpx2
 
-    from headway.core.call import Call
     from headway.core.snapshot import Endpoint
     from headway.transport.home import Home
     from headway.transport.ports import CallHost
@@ -88,19 +86,20 @@ class AsyncTransport:
 
     async def _fly(self, flight: Flight) -> Trial:
         """Perform the call's actions until it is decided; the attempt to present."""
+        if flight.may_overlap:
+            return flight.chosen(await fly_tasks(flight, self._attempt))
         call = flight.call
         while True:
             action = call.next_action(flight.clock())
             if isinstance(action, Send):
-                trial = await self._attempt(flight, action.attempt)
+                trial = flight.trial(action.attempt)
+                await self._attempt(flight, trial)
                 if flight.is_settled_by(trial):
                     return trial
             elif isinstance(action, Wait):
-                await pause(call, action.until - flight.clock())
-            elif action.attempt is None:
-                raise flight.refuse(action)
+                await asleep(call, anyio.Event(), action.until - flight.clock())
             else:
-                return flight.trials[action.attempt.number]
+                return flight.chosen(action)
 
     async def _observe(self, flight: Flight) -> httpx2.Response:
         """Send what the plain client sends, and watch what becomes of it."""
@@ -110,15 +109,13 @@ class AsyncTransport:
         await self._send(flight, trial, None)
         return flight.present(trial)
 
-    async def _attempt(self, flight: Flight, attempt: Attempt) -> Trial:
-        trial = flight.trial(attempt)
+    async def _attempt(self, flight: Flight, trial: Trial) -> None:
         try:
             secret = await self._secret(trial.endpoint)
         except CredentialUnavailable as exc:
             trial.refused(exc)
-            return trial
-        await self._send(flight, trial, secret)
-        return trial
+        else:
+            await self._send(flight, trial, secret)
 
     async def _send(self, flight: Flight, trial: Trial, secret: tuple[str, str] | None) -> None:
         """One attempt, up to the point where the call can go on."""
@@ -200,35 +197,3 @@ class _timed:  # noqa: N801 - used as a function
         with anyio.fail_after(left):
             chunk: bytes = await self._chunks.__anext__()
             return chunk
-
-
-def current_loop() -> Any:
-    """What connections are bound to: asyncio's loop, or trio's run."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return sys.modules["trio"].lowlevel.current_trio_token()
-
-
-async def pause(call: Call, seconds: float) -> None:
-    """Wait that long, or until the call is woken from whatever thread."""
-    woken = anyio.Event()
-    loop = current_loop()
-    run_soon: Callable[..., Any] = (
-        loop.call_soon_threadsafe
-        if isinstance(loop, asyncio.AbstractEventLoop)
-        else loop.run_sync_soon
-    )
-
-    def wake() -> None:
-        # The loop may be gone by the time another thread gets round to waking us.
-        with contextlib.suppress(RuntimeError):
-            run_soon(woken.set)
-
-    if call.set_waker(wake):
-        return
-    try:
-        with anyio.move_on_after(None if seconds == INFINITY else max(seconds, 0.0)):
-            await woken.wait()
-    finally:
-        call.set_waker(None)

@@ -41,12 +41,8 @@ _SCALAR = re.compile(
 _EMPTY_OBJECT = re.compile(rb"\s*\{\s*\}\s*")
 
 _CHAT_KEYS = (
-<<<<<<< HEAD
-    rb"stream(?:_options)?|max_(?:completion_)?tokens|n|store|tools|web_search_options|plugins|file_id"
-=======
     rb"stream(?:_options)?|max_(?:completion_)?tokens|n|store|tools|web_search_options|plugins"
     rb"|file_id"
->>>>>>> wire
 )
 _RESPONSES_KEYS = (
     rb"stream(?:_options)?|max_output_tokens|store|tools|background|previous_response_id|conversation"
@@ -252,15 +248,9 @@ _KEPT = frozenset(
     }
 )  # fmt: skip
 _suffixes: dict[tuple[str, bytes], dict[str, object]] = {}
-<<<<<<< HEAD
-"""What a body's tail (parameters and tools, the same from call to call) was found to say, by digest:
-a tail with ids, provider-run tools or inline files never gets here. Emptied when full; two threads
-that both fill it do no harm."""
-=======
 """What a body's tail (parameters and tools, the same from call to call) was found to say, by its
 digest. A tail with ids, provider-run tools or inline files never gets here. Emptied when full; two
 threads that both fill it do no harm."""
->>>>>>> wire
 
 
 def _peek_parsed(body: bytes, surface: str, facts: BodyFacts) -> BodyFacts:

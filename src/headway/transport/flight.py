@@ -155,6 +155,17 @@ class Flight:
             and self.record.wants_usage
         )
 
+    @property
+    def may_overlap(self) -> bool:
+        """Whether a hedge may run beside the first attempt."""
+        facts = self.facts
+        return (
+            (facts.hedge is True or (facts.hedge is None and self.call.route.hedge.enabled))
+            and facts.repeatable
+            and facts.pinned_to is None
+            and not facts.delegated
+        )
+
     def is_settled_by(self, trial: Trial) -> bool:
         """Whether what this attempt brought goes up as it is, and the SDK decides about another."""
         if not self.is_delegated:
@@ -190,10 +201,12 @@ class Flight:
 
     # -- the answer
 
-    def refuse(self, finish: Finish) -> Exception:
-        """The exception of a call that was refused."""
+    def chosen(self, finish: Finish) -> Trial:
+        """The attempt to surface; raises where the call was refused."""
+        if finish.attempt is not None:
+            return self.trials[finish.attempt.number]
         assert finish.rejection is not None
-        return rejection_error(finish.rejection, self.request, model=self.facts.model)
+        raise rejection_error(finish.rejection, self.request, model=self.facts.model)
 
     def present(self, trial: Trial) -> httpx2.Response:
         """The response the application gets, or raises what it gets instead."""

@@ -3,11 +3,7 @@
     bytes as they come ──▶ whole events ──▶ template hit?  ──yes──▶ content: count it, pass it on
                                               │ no
                                               ▼
-<<<<<<< HEAD
-                                            parse ──▶ content, end, usage, error, names ──▶ pass or drop
-=======
                                             parse ──▶ content, end, usage, error ──▶ pass or drop
->>>>>>> wire
 
 The caller gets the same bytes, event by event, except for what would break it or was never asked
 for: see `StreamObserver`. Whatever way the bytes were split, the same events give the same result.
@@ -18,19 +14,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-<<<<<<< HEAD
-from typing import cast
-=======
->>>>>>> wire
 
 from headway.core.model import FailureClass, Outcome, Usage
 from headway.quirks import classify_body, load_object, usage_from_body
 from headway.quirks.usage import as_object
 from headway.transport.sse_events import EventFacts, Partial, read_event
-<<<<<<< HEAD
-=======
 from headway.transport.sse_lines import BLANK, BOM, EOL, decoded, fields
->>>>>>> wire
 from headway.transport.sse_template import Template, learn
 
 EVENT_BYTES_MAX = 1024 * 1024
@@ -45,14 +34,7 @@ TEMPLATES_MAX = 4
 LEARN_MIN, LEARN_RATIO = 16, 2
 """Learning stops when, after 16 templates, fewer than 2 chunks were recognised per template."""
 
-<<<<<<< HEAD
-_BOM = b"\xef\xbb\xbf"
-_BLANK = re.compile(rb"(?:\r\n|\n|\r(?!\n))(?:\r\n?|\n)")
-_EOL = re.compile(rb"\r\n?|\n")
-_USAGE_NULL_LAST = re.compile(rb',\s*"usage"\s*:\s*null')
-=======
 _USAGE_NULL = re.compile(rb',\s*"usage"\s*:\s*null|"usage"\s*:\s*null\s*,\s*|"usage"\s*:\s*null')
->>>>>>> wire
 _HUGE_END = re.compile(rb'"type"\s*:\s*"response\.(completed|incomplete)"')
 
 
@@ -130,21 +112,13 @@ class StreamObserver:
     @property
     def partial_text(self) -> str:
         """The text of the first choice so far (bounded, see `sse_events.PARTIAL_BYTES_MAX`)."""
-<<<<<<< HEAD
-        return _decoded(self._partial.text)
-=======
         return decoded(self._partial.text)
->>>>>>> wire
 
     @property
     def partial_tool_calls(self) -> tuple[dict[str, str], ...]:
         """Tool calls so far: {"id", "name", "arguments"}, arguments as far as they came."""
         return tuple(
-<<<<<<< HEAD
-            {"id": call.id, "name": call.name, "arguments": _decoded(call.arguments)}
-=======
             {"id": call.id, "name": call.name, "arguments": decoded(call.arguments)}
->>>>>>> wire
             for call in self._partial.tools.values()
         )
 
@@ -156,13 +130,7 @@ class StreamObserver:
         """
         outcome = self.error
         if outcome is None:
-<<<<<<< HEAD
-            if self.terminal:
-                outcome = Outcome(FailureClass.OK, status=200)
-            elif self.content_events and self._surface not in _WITH_END:
-=======
             if self.terminal or (self.content_events and self._surface not in _WITH_END):
->>>>>>> wire
                 outcome = Outcome(FailureClass.OK, status=200)
             else:
                 how = "truncated_stream" if self.content_events else "empty_stream"
@@ -189,11 +157,7 @@ class StreamObserver:
         sink = template.sink
         if sink is not None and self._partial.room:
             self._keep(sink, chunk[template.start : template.end])
-<<<<<<< HEAD
-        return chunk if template.shown is None else template.without_usage(chunk)
-=======
         return template.without_usage(chunk) if template.cut_size else chunk
->>>>>>> wire
 
     def finish(self) -> bytes:
         """The body ended: what was held back (an event that lacks its blank line), as it came.
@@ -206,11 +170,7 @@ class StreamObserver:
             self._end_huge(self._huge_tail)
         if not held or self.error is not None or self.done:
             return held
-<<<<<<< HEAD
-        name, data, _, _ = _fields(held.removeprefix(_BOM))
-=======
         name, data, _, _ = fields(held.removeprefix(BOM))
->>>>>>> wire
         if data.startswith("[DONE]"):
             self.done = True
             return held
@@ -222,14 +182,9 @@ class StreamObserver:
                 self._fail(facts.error, facts.error_message, held)
                 return b""
             self._take_usage(facts.usage)
-<<<<<<< HEAD
-        elif not self.events and (hidden := classify_body({}, held)) is not None:
-            if hidden.error_type == "html_body":
-=======
         elif not self.events and held.lstrip()[:1] == b"<":
             hidden = classify_body({"content-type": "text/html"}, held)
             if hidden is not None:
->>>>>>> wire
                 self._fail(hidden, "HTML instead of an event stream", held)
         return held
 
@@ -263,35 +218,21 @@ class StreamObserver:
         buf = self._pending + chunk if self._pending else chunk
         scan, self._scan = self._scan, 0
         pos = 0
-<<<<<<< HEAD
-        while self.error is None:
-=======
         while True:
->>>>>>> wire
             end = self._boundary(buf, pos, max(pos, scan))
             if end < 0:
                 break
             if end == len(buf) and buf[-1] == 13:
                 self._skip_lf = True
             shown = self._event(buf[pos:end])
-<<<<<<< HEAD
-=======
             if shown is None:
                 return b"".join(out)
->>>>>>> wire
             self._last_dropped = not shown
             out.append(shown)
             pos = end
         rest = buf[pos:]
-<<<<<<< HEAD
-        if self.error is not None:
-            self._pending = b""
-        elif len(rest) > EVENT_BYTES_MAX:
-            self._pending = b""
-=======
         self._pending = b""
         if len(rest) > EVENT_BYTES_MAX:
->>>>>>> wire
             self._huge_head = rest[:4096]
             self._huge_tail = rest[-HUGE_TAIL_BYTES:]
             self.content_events += 1
@@ -308,11 +249,7 @@ class StreamObserver:
         if pos >= len(buf):
             return -1
         if self._has_cr:
-<<<<<<< HEAD
-            blank = _EOL.match(buf, pos) or _BLANK.search(buf, scan)
-=======
             blank = EOL.match(buf, pos) or BLANK.search(buf, scan)
->>>>>>> wire
             return -1 if blank is None else blank.end()
         if buf[pos] == 10:
             return pos + 1
@@ -322,11 +259,7 @@ class StreamObserver:
     def _feed_huge(self, chunk: bytes) -> bytes:
         known = len(self._huge_tail)
         buf = self._huge_tail + chunk
-<<<<<<< HEAD
-        blank = _BLANK.search(buf, max(0, known - 3))
-=======
         blank = BLANK.search(buf, max(0, known - 3))
->>>>>>> wire
         if blank is None:
             self._huge_tail = buf[-HUGE_TAIL_BYTES:]
             return chunk
@@ -347,13 +280,8 @@ class StreamObserver:
 
     # ------------------------------------------------------------------ one event
 
-<<<<<<< HEAD
-    def _event(self, raw: bytes) -> bytes:
-        """Observe one complete event; return what the caller sees of it."""
-=======
     def _event(self, raw: bytes) -> bytes | None:
         """Observe one complete event; return what the caller sees of it, None for an error."""
->>>>>>> wire
         if self.done:
             return raw
         for template in self._templates:
@@ -366,19 +294,11 @@ class StreamObserver:
                 if template is not self._templates[0]:
                     self._templates.remove(template)
                     self._templates.insert(0, template)
-<<<<<<< HEAD
-                return raw if template.shown is None else template.without_usage(raw)
-        if self._first:
-            self._first = False
-            raw = raw.removeprefix(_BOM)
-        name, data, has_id, dispatches = _fields(raw)
-=======
                 return template.without_usage(raw) if template.cut_size else raw
         if self._first:
             self._first = False
             raw = raw.removeprefix(BOM)
         name, data, has_id, dispatches = fields(raw)
->>>>>>> wire
         if has_id is not None:
             self._sticky_id = has_id
         if not data.strip():
@@ -395,20 +315,12 @@ class StreamObserver:
             obj = None
         if obj is None:
             self._fail(_MALFORMED, "malformed event in the stream", raw)
-<<<<<<< HEAD
-            return b""
-=======
             return None
->>>>>>> wire
         facts = read_event(name, obj, self._partial)
         if facts.error is not None:
             self._take_usage(facts.usage)
             self._fail(facts.error, facts.error_message, raw)
-<<<<<<< HEAD
-            return b""
-=======
             return None
->>>>>>> wire
         self._take(facts)
         if facts.leaf is not None and not facts.finish and facts.usage is None:
             self._learn(raw, facts)
@@ -440,10 +352,7 @@ class StreamObserver:
         self.error = outcome
         self.error_message = message
         self.error_event = raw
-<<<<<<< HEAD
-=======
         self._pending = b""
->>>>>>> wire
 
     def _learn(self, raw: bytes, facts: EventFacts) -> None:
         if facts.leaf is None:
@@ -462,12 +371,6 @@ class StreamObserver:
             return b""
         if "usage" not in obj or obj["usage"] is not None:
             return raw
-<<<<<<< HEAD
-        members = list(_USAGE_NULL_LAST.finditer(raw))
-        if len(members) == 1:
-            # The only such member, and the object has one at its top: this is it.
-            return raw[: members[0].start()] + raw[members[0].end() :]
-=======
         members = list(_USAGE_NULL.finditer(raw))
         if len(members) == 1:
             # The only such member, and the object has one at its top: this is it.
@@ -477,50 +380,8 @@ class StreamObserver:
             without = raw[: member.start()] + raw[member.end() :]
             if load_object(fields(without)[1].encode()) == rest:
                 return without
->>>>>>> wire
         return raw
 
 
 _MALFORMED = Outcome(FailureClass.INCOMPLETE_STREAM, status=200, error_type="malformed_event")
 _WITH_END = frozenset({"chat", "completions", "responses"})
-<<<<<<< HEAD
-
-
-def _fields(raw: bytes) -> tuple[str | None, str, bool | None, bool]:
-    """(event name, data, whether an id was set (None: no id field), any field that dispatches)."""
-    name: str | None = None
-    data: list[bytes] = []
-    has_id: bool | None = None
-    dispatches = False
-    for line in _EOL.split(raw):
-        if not line or line[0] == 58:  # a comment
-            continue
-        field, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if field == b"data":
-            data.append(value)
-            dispatches = True
-        elif field == b"event":
-            name = value.decode("utf-8", "replace") or None
-            dispatches = dispatches or bool(name)
-        elif field == b"id":
-            if b"\x00" not in value:
-                has_id = bool(value)
-        elif field == b"retry":
-            dispatches = dispatches or value.strip().isdigit()
-    try:
-        text = b"\n".join(data).decode()
-    except UnicodeDecodeError:
-        text = "\x00"  # no JSON: malformed
-    return name, text, has_id, dispatches
-
-
-def _decoded(text: bytearray) -> str:
-    """JSON string text as the text it means; what is cut or damaged is replaced."""
-    raw = bytes(text).decode("utf-8", "replace")
-    try:
-        return cast("str", json.loads(f'"{raw}"'))
-    except ValueError:
-        return raw
-=======
->>>>>>> wire

@@ -75,11 +75,7 @@ class EventFacts:
 
 
 class Partial:
-<<<<<<< HEAD
-    """The answer so far, kept as JSON string text so that a chunk need not be decoded to be kept."""
-=======
     """The answer so far, kept as JSON string text: a chunk need not be decoded to be kept."""
->>>>>>> wire
 
     __slots__ = ("room", "text", "tools")
 
@@ -89,11 +85,7 @@ class Partial:
         self.room = PARTIAL_BYTES_MAX
 
     def tool(self, key: int | str) -> ToolCall | None:
-<<<<<<< HEAD
-        """The tool call with this index or item id, made if need be; None when there are too many."""
-=======
         """The call with this index or item id, made if need be; None when there are too many."""
->>>>>>> wire
         call = self.tools.get(key)
         if call is None and len(self.tools) < TOOL_CALLS_MAX:
             call = self.tools[key] = ToolCall()
@@ -106,11 +98,7 @@ def read_event(name: str | None, obj: Mapping[str, object], partial: Partial) ->
     kind = obj.get("type")
     error = obj.get("error")
     if error or name == "error" or kind == "error" or obj.get("object") == "error":
-<<<<<<< HEAD
-        facts.error = classify_error(error if isinstance(error, dict) else obj)
-=======
         facts.error = classify_error(as_object(error) or obj)
->>>>>>> wire
         facts.error_message = _message(error) or _message(obj) or "upstream error"
         facts.usage = extract_usage(obj)
         return facts
@@ -204,13 +192,7 @@ def _read_tool(
         leaves.append(("", "", None))  # names come once: not a shape that repeats
 
 
-<<<<<<< HEAD
-def _read_typed(
-    kind: str, obj: Mapping[str, object], partial: Partial, facts: EventFacts
-) -> None:
-=======
 def _read_typed(kind: str, obj: Mapping[str, object], partial: Partial, facts: EventFacts) -> None:
->>>>>>> wire
     """A Responses event, or one of the audio, image and transcription streams of the same style."""
     leaves: list[tuple[str, str, bytearray | None]] = []
     response = as_object(obj.get("response"))

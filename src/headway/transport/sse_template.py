@@ -41,16 +41,11 @@ class Template:
     """Holes after the content; the first literal begins with the content's closing quote."""
     tail: bytes
     tail_size: int
-<<<<<<< HEAD
-    shown: tuple[bytes, ...] | None
-    """All literals (tail last) without the hidden `"usage":null`; None: nothing to hide."""
-=======
     cut: int
     """Where the `"usage":null` to be hidden stands: from the content's end, or, negative, from the
     event's."""
     cut_size: int
     """0: nothing to hide."""
->>>>>>> wire
     sink: bytearray | None
     """Where the content belongs in the partial answer, as JSON string text; None: nowhere."""
     start: int = 0
@@ -85,34 +80,6 @@ class Template:
                 return -1
         return pos + self.tail_size if buf.startswith(self.tail, pos) else -1
 
-<<<<<<< HEAD
-    def without_usage(self, buf: bytes) -> bytes:
-        """The event that stands in `buf` and was just matched, less its `"usage":null`."""
-        pieces: list[bytes] = []
-        pos = index = 0
-        shown = self.shown or ()
-        for holes, literal, size in (
-            (self.before, self.head, self.head_size),
-            (self.after, self.tail, self.tail_size),
-        ):
-            for _, hole_size, kind in holes:
-                start = pos + hole_size
-                pos = _hole_end(buf, start, kind)
-                pieces += (shown[index], buf[start:pos])
-                index += 1
-            pieces.append(shown[index])
-            index += 1
-            pos += size
-            if literal is self.head:
-                pieces.append(buf[self.start : self.end])
-                pos = self.end
-        return b"".join(pieces)
-
-
-def learn(
-    event: bytes, leaf: str, *, sink: bytearray | None, hide_usage: bool
-) -> Template | None:
-=======
     def without_usage(self, event: bytes) -> bytes:
         """`event`, which was just matched whole, less its `"usage":null`."""
         cut = self.end + self.cut if self.cut >= 0 else len(event) + self.cut
@@ -120,7 +87,6 @@ def learn(
 
 
 def learn(event: bytes, leaf: str, *, sink: bytearray | None, hide_usage: bool) -> Template | None:
->>>>>>> wire
     """A template from `event`, a parsed content chunk whose one text is the string member `leaf`.
 
     None when the chunk is not of a kind that repeats: the member's name occurs more than once.
@@ -131,14 +97,6 @@ def learn(event: bytes, leaf: str, *, sink: bytearray | None, hide_usage: bool) 
     contents = list(opening.finditer(event))
     if len(contents) != 1:
         return None
-<<<<<<< HEAD
-    spans: list[tuple[int, int, int]] = []
-    start = contents[0].end()
-    end = _string_end(event, start)
-    if end <= start:
-        return None
-    spans.append((start, end, CONTENT))
-=======
     spans = _spans(event, contents[0].end())
     if spans is None:
         return None
@@ -186,7 +144,6 @@ def _spans(event: bytes, start: int) -> list[tuple[int, int, int]] | None:
     if end <= start:
         return None
     spans = [(start, end, CONTENT)]
->>>>>>> wire
     for hole in _HOLES.finditer(event):
         if hole[1] is not None:
             number = _NUMBER_AT_END.search(event, hole.start(), hole.end())
@@ -198,37 +155,7 @@ def _spans(event: bytes, start: int) -> list[tuple[int, int, int]] | None:
             if close < 0:
                 return None
             spans.append((hole.end(), close, STRING))
-<<<<<<< HEAD
-    spans.sort()
-    holes: list[Hole] = []
-    pos = content_at = 0
-    for index, (start, end, kind) in enumerate(spans):
-        if start < pos:
-            return None
-        if kind == CONTENT:
-            content_at = index
-        holes.append((event[pos:start], start - pos, kind))
-        pos = end
-    literals = [*(literal for literal, _, _ in holes), event[pos:]]
-    shown = None
-    if hide_usage and (count := sum(len(_USAGE_NULL.findall(literal)) for literal in literals)):
-        if count != 1:
-            return None
-        shown = tuple(_USAGE_NULL.sub(b"", literal) for literal in literals)
-    head = literals[content_at]
-    return Template(
-        before=tuple(holes[:content_at]),
-        head=head,
-        head_size=len(head),
-        after=tuple(holes[content_at + 1 :]),
-        tail=literals[-1],
-        tail_size=len(literals[-1]),
-        shown=shown,
-        sink=sink,
-    )
-=======
     return sorted(spans)
->>>>>>> wire
 
 
 def _hole_end(buf: bytes, pos: int, kind: int) -> int:

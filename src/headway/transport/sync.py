@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headway.core.model import INFINITY, Attempt, Send, Wait
+from headway.core.model import Send, Wait
 from headway.credentials import CredentialUnavailable
 from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
+from headway.transport.hedged import fly_threads, threads_left
 from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.pools import Pools
 from headway.transport.trial import State, Trial
+from headway.transport.wake import sleep
 from headway.transport.watch import WatchedStream
 
 if TYPE_CHECKING:
     import httpx2
 
-    from headway.core.call import Call
     from headway.core.snapshot import Endpoint
     from headway.transport.home import Home
     from headway.transport.ports import CallHost
@@ -85,19 +85,20 @@ class Transport:
 
     def _fly(self, flight: Flight) -> Trial:
         """Perform the call's actions until it is decided; the attempt to present."""
+        if flight.may_overlap and threads_left():
+            return flight.chosen(fly_threads(flight, self._attempt))
         call = flight.call
         while True:
             action = call.next_action(flight.clock())
             if isinstance(action, Send):
-                trial = self._attempt(flight, action.attempt)
+                trial = flight.trial(action.attempt)
+                self._attempt(flight, trial)
                 if flight.is_settled_by(trial):
                     return trial
             elif isinstance(action, Wait):
-                pause(call, action.until - flight.clock())
-            elif action.attempt is None:
-                raise flight.refuse(action)
+                sleep(call, action.until - flight.clock())
             else:
-                return flight.trials[action.attempt.number]
+                return flight.chosen(action)
 
     def _observe(self, flight: Flight) -> httpx2.Response:
         """Send what the plain client sends, and watch what becomes of it."""
@@ -107,15 +108,13 @@ class Transport:
         self._send(flight, trial, None)
         return flight.present(trial)
 
-    def _attempt(self, flight: Flight, attempt: Attempt) -> Trial:
-        trial = flight.trial(attempt)
+    def _attempt(self, flight: Flight, trial: Trial) -> None:
         try:
             secret = self._secret(trial.endpoint)
         except CredentialUnavailable as exc:
             trial.refused(exc)
-            return trial
-        self._send(flight, trial, secret)
-        return trial
+        else:
+            self._send(flight, trial, secret)
 
     def _send(self, flight: Flight, trial: Trial, secret: tuple[str, str] | None) -> None:
         """One attempt, up to the point where the call can go on."""
@@ -173,14 +172,3 @@ class Transport:
         traceback: TracebackType | None = None,
     ) -> None:
         self.close()
-
-
-def pause(call: Call, seconds: float) -> None:
-    """Wait that long, or until the call is woken."""
-    woken = threading.Event()
-    if call.set_waker(woken.set):
-        return
-    try:
-        woken.wait(None if seconds == INFINITY else max(seconds, 0.0))
-    finally:
-        call.set_waker(None)

@@ -125,6 +125,11 @@ class Trial:
         return self.state in DECIDED
 
     @property
+    def is_winner(self) -> bool:
+        """It brought what the application gets: open, or whole."""
+        return self.state in (State.OPEN, State.WHOLE)
+
+    @property
     def reads_are_limited(self) -> bool:
         """Each read of the connection is bounded below us; no timer is needed around it."""
         return self._undo_reads is not None
