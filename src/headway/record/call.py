@@ -74,7 +74,7 @@ class CallWatch(Protocol):
 class CallObserver(Protocol):
     """Telemetry, as far as calls are concerned."""
 
-    def watch(self, record: CallRecord) -> CallWatch | None:
+    def watch(self, record: CallRecord, /) -> CallWatch | None:
         """Watch this call. None when nobody looks (no provider is set up): then it costs
         nothing."""
         ...

@@ -162,7 +162,9 @@ class Ledger:
 
     @property
     def source(self) -> str:
-        """The worst source among the parts; "provider" while there are none."""
+        """The worst source among the parts; nothing spent is known exactly: "local"."""
+        if not self.by_source and not self.unknown_attempts:
+            return "local"
         worst = "unknown" if self.unknown_attempts else SOURCES[0]
         for source in self.by_source:
             worst = worst_source(worst, source)
