@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from headway.client import wrap
     from headway.credentials import Credential
     from headway.errors import (
+        CredentialRefused,
         DeadlineExceeded,
         FetchError,
         HeadwayError,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         TaskLimitExceeded,
         ValidationError,
         VerifyError,
+        WrapError,
     )
     from headway.policy.models import Policy
     from headway.router import Router
@@ -39,6 +41,7 @@ __version__: Final = "0.1.0"
 
 __all__ = [
     "Credential",
+    "CredentialRefused",
     "DeadlineExceeded",
     "FetchError",
     "HeadwayError",
@@ -53,6 +56,7 @@ __all__ = [
     "TaskLimitExceeded",
     "ValidationError",
     "VerifyError",
+    "WrapError",
     "__version__",
     "bind",
     "continue_task",
