@@ -64,8 +64,7 @@ def _class(where: str, cls: type) -> Iterator[str]:
 
 
 def _member(where: str, member: object) -> str:
-    if isinstance(member, classmethod | staticmethod):
-        member = member.__func__  # type: ignore[reportUnknownMemberType,unused-ignore]
+    member = getattr(member, "__func__", member)  # of a classmethod or staticmethod
     if inspect.isfunction(member):
         return f"{where}{_signature(member)}"
     return where

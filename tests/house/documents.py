@@ -21,7 +21,7 @@ import contextlib
 import inspect
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ class World(ScriptedEndpoints):
 
 
 @contextlib.contextmanager
-def offline(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def offline(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[World]:
     """Every HTTP request of this process ends in the yielded world."""
     world = World(directory)
     transport: Any = world.transport()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any, cast
 
 import pytest
 from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
@@ -35,13 +36,12 @@ print(json.dumps({"bare_s": bare_s, "used_s": used_s, "mib": kib / 1024, "module
 """
 
 
-def probe() -> dict[str, object]:
+def probe() -> dict[str, Any]:
     done = subprocess.run(
         [sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, object] = json.loads(done.stdout)
-    return found
+    return cast("dict[str, Any]", json.loads(done.stdout))
 
 
 def test_import_contracts_hold(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,8 +52,7 @@ def test_import_contracts_hold(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("when", ["modules", "used_modules"])
 def test_importing_headway_imports_no_extra_no_exporter_and_no_price_data(when: str) -> None:
-    modules = probe()[when]
-    assert isinstance(modules, list)
+    modules: list[str] = probe()[when]
 
     unwanted = [
         module
@@ -69,7 +68,7 @@ def test_importing_headway_stays_within_its_cpu_and_memory_bound() -> None:
     runs: list[tuple[float, float]] = []
     for _ in range(7):
         found = probe()
-        runs.append((float(str(found["used_s"])), float(str(found["mib"]))))
+        runs.append((found["used_s"], found["mib"]))
         if min(runs)[0] <= CPU_BOUND_S and min(mib for _, mib in runs) <= MEMORY_BOUND_MIB:
             return
     pytest.fail(f"(CPU s, MiB) of each run: {runs}; bounds {CPU_BOUND_S} s, {MEMORY_BOUND_MIB} MiB")
