@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.house import tables
 from tests.house.documents import Block, blocks, offline, run_document
 from tests.house.paths import ROOT
 
@@ -64,3 +65,8 @@ def test_blocks_are_found_with_their_directives() -> None:
     page += "<!-- skip: because -->\n```python\n2\n```"
 
     assert list(blocks(page)) == [Block("file", "{}", 3, "a.json"), Block("python", "1", 7)]
+
+
+@pytest.mark.parametrize("page", tables.pages(), ids=page_name)
+def test_the_generated_tables_of_a_page_are_current(page: Path) -> None:
+    assert tables.filled(page.read_text()) == page.read_text(), "`make docs-tables` writes them"

@@ -226,6 +226,7 @@ def document(
     *,
     model: str = "scripted-model",
     weights: Mapping[str, float] | None = None,
+    endpoint: Mapping[str, object] | None = None,
     route: Mapping[str, object] | None = None,
     version: int = 1,
 ) -> Json:
@@ -235,6 +236,7 @@ def document(
         endpoints: their names.
         model: what the one route matches.
         weights: equal when None.
+        endpoint: further fields of every endpoint, for instance `{"price": {...}}`.
         route: further fields of the route, for instance `{"hedge": {...}}`.
         version: of the document.
     """
@@ -243,7 +245,11 @@ def document(
         "schema_version": "1.0",
         "version": version,
         "endpoints": {
-            name: {"base_url": f"https://{name}.{DOMAIN}/v1", "credential": "scripted"}
+            name: {
+                "base_url": f"https://{name}.{DOMAIN}/v1",
+                "credential": "scripted",
+                **(endpoint or {}),
+            }
             for name in names
         },
         "routes": [
