@@ -43,8 +43,8 @@ mutation: $(DEV)     ## Mutation testing of the core
 	$(PY) -m pip install -q --group mutation
 	$(BIN)/mutmut run $(ARGS)
 
-schema: $(RUN)       ## Write docs/policy.schema.json from the policy models
-	$(BIN)/headway policy schema > docs/policy.schema.json
+schema: $(RUN)       ## Write docs/reference/policy.schema.json from the policy models
+	$(BIN)/headway policy schema > docs/reference/policy.schema.json
 
 docs-tables: $(DEV)  ## Write the generated tables of docs/reference
 	$(PY) -m tests.house.tables --write

@@ -24,7 +24,7 @@ def main() -> None:
                 seen += chunk.choices[0].delta.content or ""
         except headway.StreamInterrupted as broke:
             print(f"{broke.endpoint} broke off after {broke.partial.text!r}")
-            assert broke.partial.text == seen == "The capital of "
+            print(f"the caller saw {seen!r}")
 
 
 if __name__ == "__main__":
