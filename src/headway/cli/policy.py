@@ -1,4 +1,4 @@
-"""`headway policy`: check a document before it is published, show what it says, print its schema."""
+"""`headway policy`: check a document before it is published, show it, print the JSON Schema."""
 
 from __future__ import annotations
 
