@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+WALL_START_S: Final = 1_700_000_000.0
+"""Unix seconds at the start of every fake clock: a day in November 2023."""
+
 
 class FakeClock:
     """A monotonic clock for tests: call it to read it, `advance` it to let time pass.
@@ -11,7 +16,12 @@ class FakeClock:
     """
 
     def __init__(self, start_s: float = 1000.0) -> None:
+        self._start_s = start_s
         self._now_s = start_s
+
+    def wall(self) -> float:
+        """The same instant as Unix seconds."""
+        return WALL_START_S + self._now_s - self._start_s
 
     def __call__(self) -> float:
         """The current instant, in seconds."""

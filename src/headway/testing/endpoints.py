@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 from headway.testing import wire
 from headway.testing.clock import FakeClock
 from headway.testing.events import RecordedEvents
+from headway.testing.hurry import hurry
 from headway.testing.replies import Reply, Script, Step, as_reply
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class ScriptedEndpoints:
         model: the model that the policy routes; any other passes through to the first endpoint.
         policy: a policy document to use instead of "all endpoints, equal weights"; its endpoints
             must be those of `scripts`. See `document`.
-        clock: time for the router. Replies that take time move it.
+        clock: time for the router. Replies that take time and waits before retries move it.
 
     Thread-safe. Scripts advance per endpoint, in the order in which requests arrive.
     """
@@ -129,6 +130,8 @@ class ScriptedEndpoints:
         if self.clock is not None:
             options.setdefault("clock", self.clock)
         router = Router(self.policy, **options)
+        if self.clock is not None:
+            router.engine = hurry(router.engine, self.clock)
         self._closers.append(router.close)
         return router
 
