@@ -33,7 +33,7 @@ check: $(DEV)        ## Lint, format, types (mypy and pyright, strict), import c
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(PY)
 	$(BIN)/lint-imports
 
 bench: $(DEV)        ## CPU per call and per chunk, wrapped against plain

@@ -34,8 +34,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the versions, and which of the environment's settings are present."""
-    versions = {"headway": headway.__version__, "python": platform.python_version()}
-    versions |= {name: _version(name) for name in PACKAGES}
+    versions: dict[str, str | None] = {
+        "headway": headway.__version__,
+        "python": platform.python_version(),
+        **{name: _version(name) for name in PACKAGES},
+    }
     # Whether a variable is set, never its value: a policy URL may carry a token.
     settings = {name: name in os.environ for name in SETTINGS}
     if args.json:
