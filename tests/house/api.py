@@ -30,10 +30,21 @@ def listing() -> str:
 
 def _module(name: str) -> Iterator[str]:
     module = import_module(name)
-    for public in module.__all__:
+    for public in public_names(module):
         value = getattr(module, public)
         if not isinstance(value, ModuleType):
             yield from _value(f"{name}.{public}", value)
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """`__all__`; else the functions and classes that the module itself defines."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    ]
 
 
 def _value(where: str, value: object) -> Iterator[str]:
