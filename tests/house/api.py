@@ -61,7 +61,8 @@ def _value(where: str, value: object) -> Iterator[str]:
 def _class(where: str, cls: type) -> Iterator[str]:
     bases = ", ".join(base.__name__ for base in cls.__bases__ if base is not object)
     yield f"class {where}({bases})" if bases else f"class {where}"
-    if not issubclass(cls, enum.Enum):
+    # An enum is made by its members; a pydantic model's signature is its fields, listed below.
+    if not issubclass(cls, enum.Enum) and not hasattr(cls, "model_fields"):
         yield f"{where}.__init__{_signature(cls)}"
     # Own members and those of our own bases: what openai or pydantic bring is theirs to list.
     ours = [base for base in cls.__mro__ if base.__module__.partition(".")[0] == "headway"]

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -56,16 +57,15 @@ def _as_tree(report: Report) -> dict[str, object]:
 
 
 def _totals(totals: Totals) -> dict[str, object]:
-    # Money as text: a float would lose what the log kept exactly.
     return {
         "tasks": totals.tasks,
         "outcomes": totals.outcomes,
-        "cost_usd": str(totals.cost),
-        "wasted_usd": str(totals.wasted),
-        "estimated_usd": str(totals.estimated),
+        "cost_usd": _usd(totals.cost),
+        "wasted_usd": _usd(totals.wasted),
+        "estimated_usd": _usd(totals.estimated),
         "tasks_of_unknown_cost": totals.incomplete,
         "cost_per_successful_task_usd": (
-            None if totals.cost_per_success is None else str(totals.cost_per_success)
+            None if totals.cost_per_success is None else _usd(totals.cost_per_success)
         ),
         "success_rate": totals.success_rate,
         "no_verdict_share": totals.unknown_share,
@@ -81,8 +81,8 @@ def _endpoint(totals: EndpointTotals) -> dict[str, object]:
     return {
         "attempts": totals.attempts,
         "results": totals.results,
-        "cost_usd": str(totals.cost),
-        "wasted_usd": str(totals.wasted),
+        "cost_usd": _usd(totals.cost),
+        "wasted_usd": _usd(totals.wasted),
         "attempts_of_unknown_cost": totals.unknown_cost,
         "input_tokens": totals.input_tokens,
         "cached_tokens": totals.cached_tokens,
@@ -90,3 +90,9 @@ def _endpoint(totals: EndpointTotals) -> dict[str, object]:
         "p50_s": totals.p50_s,
         "p95_s": totals.p95_s,
     }
+
+
+def _usd(amount: Decimal) -> str:
+    # Text: a float would lose what the log kept exactly. Without exponent and trailing zeros.
+    text = f"{amount:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
