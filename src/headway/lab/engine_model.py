@@ -23,7 +23,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import sqrt
 from typing import NamedTuple
 
@@ -67,7 +67,7 @@ class EngineEvent(NamedTuple):
 @dataclass(slots=True)
 class _Step:
     ends_at: float
-    chunks: list[tuple[EngineRequest, int]] = field(default_factory=list)
+    chunks: Sequence[tuple[EngineRequest, int]] = ()
 
 
 class PrefixCache:
