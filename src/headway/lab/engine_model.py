@@ -206,8 +206,17 @@ class EngineModel:
 
     def next_event_at(self) -> float:
         """When `advance` may next report something if nothing is submitted (a lower bound)."""
-        if self._step is not None:
-            return self._step.ends_at
+        step = self._step
+        if step is not None:
+            if step.chunks or self._prefilling or not self._decoding:
+                return step.ends_at
+            # Decode only: nothing happens until the first sequence ends or the next one joins.
+            n = self._decoding[0][0] - self._index
+            growth = self.slowdown * self.profile.context_coef_s * self._batch
+            ends_at = self._now + n * (step.ends_at - self._now) + growth * n * (n - 1) / 2
+            if self._waiting and self._waiting[0].ready_at < ends_at:
+                return max(step.ends_at, self._waiting[0].ready_at)
+            return ends_at
         if self._batch or self._prefilling:
             return self._now
         if self._waiting:
