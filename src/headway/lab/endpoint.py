@@ -42,6 +42,8 @@ class LedgerRow(NamedTuple):
     output_tokens: int
     ttft_s: float | None
     total_s: float
+    user: str = ""
+    """The request's `user` field."""
 
 
 @dataclass(slots=True, eq=False)
@@ -280,6 +282,7 @@ class SimulatedEndpoint:
                 output,
                 None if job.first_token_at is None else job.first_token_at - job.started_at,
                 self._clock() - job.started_at,
+                job.surface.user,
             )
         )
 

@@ -11,7 +11,7 @@ stdin ends, so that it never outlives its parent. `headway.lab.fleet` is the par
 | `{"op": "start", "faults": [...]}` | cold engines, empty ledgers, the clock at 0 |
 | `{"op": "publish", "policy": {...}}` | `etag`; served at `/policy.json` |
 | `{"op": "ledger"}` | `rows`: every request since start |
-| `{"op": "stats"}` | `now_s`, `cpu_s`, in-flight per endpoint |
+| `{"op": "stats"}` | `now_s`, `cpu_s`, in-flight and busy (engine) seconds per endpoint |
 | `{"op": "quit"}` | leaves |
 """
 
@@ -149,6 +149,7 @@ class FleetServer:
                 "now_s": self.now(),
                 "cpu_s": time.process_time(),
                 "inflight": inflight,
+                "busy_s": {n: e.engine.busy_s for n, e in self.endpoints.items()},
                 "policy_fetches": self.policy.fetches,
             }
         msg = f"unknown op: {op!r}"

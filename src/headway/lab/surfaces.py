@@ -75,6 +75,7 @@ class Surface(Protocol):
     output_tokens: int
     stream: bool
     model: str
+    user: str
 
     def opening(self) -> bytes:
         """Events before the first token."""
@@ -99,6 +100,7 @@ class _Common:
     def __init__(self, body: Json, serial: int) -> None:
         self.stream = body.get("stream") is True
         self.model = str(body.get("model", ""))
+        self.user = str(body.get("user", ""))
         self.serial = serial
         self.created = int(time.time())
         self.output_tokens = (
