@@ -144,6 +144,7 @@ class CallMachine:
         self.waker: Waker | None = None
         self._ended = False
         pool.inflight += 1
+        pool.budget.note_inflight(pool.inflight, now)
 
     @property
     def deadline_at(self) -> float:
@@ -399,7 +400,7 @@ class CallMachine:
             self._emit_engine,
         )
         if outcome.kind is FailureClass.OK and not attempt.lost:
-            pool.budget.deposit(now, pool.inflight)
+            pool.budget.deposit(now)
             pool.exhausted = False
         result = _result(attempt, outcome)
         duration = now - attempt.started_at
