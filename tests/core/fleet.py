@@ -1,8 +1,8 @@
 """A fleet in virtual time: many processes, each with its own engine, before shared endpoints.
 
-An event heap, no threads, no clock, one seed per process. An endpoint is a function of the time that
-says how long a send takes and how it ends; `Slots` adds a server with a queue. The driver does what
-the real ones do: performs the actions, gives up at `first_token_by`, cancels what is lost.
+An event heap, no threads, no clock, one seed per process. An endpoint is a function of the time
+that says how long a send takes and how it ends; `Slots` adds a server with a queue. The driver does
+what the real ones do: performs the actions, gives up at `first_token_by`, cancels what is lost.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from headway.core.call import Call
@@ -141,7 +142,7 @@ class Slots:
             if job.gone[0] and self.drops_abandoned:
                 continue
             self.busy += 1
-            sim.at(sim.now + self.service_s(sim.now, sim.rng), lambda j=job: self._end(sim, j))
+            sim.at(sim.now + self.service_s(sim.now, sim.rng), partial(self._end, sim, job))
 
     def _end(self, sim: Sim, job: _Job) -> None:
         self.busy -= 1
@@ -361,6 +362,7 @@ class Driver:
 
     def _finish(self, end: Finish) -> None:
         self._over = True
+        self._call.set_waker(None)
         attempt, refusal = end.attempt, end.rejection
         if refusal is not None:
             reason = refusal.reason

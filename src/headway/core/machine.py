@@ -136,7 +136,7 @@ class CallMachine:
         self._deadline_at = min(facts.deadline_at, now + route.deadline.total_s)
         self._groups = groups_for(route, snapshot, facts, host.world.zone)
         self._plan = RetryPlan(now)
-        self.line = Line(host, pool, self, is_sheddable=self._traffic.sheddable)
+        self.line = Line(host, pool, is_sheddable=self._traffic.sheddable)
         self._finish: Finish | None = None
         self._committed: Attempt | None = None
         self._is_cold_ok = False
@@ -274,7 +274,7 @@ class CallMachine:
         is_new = line.ticket is None
         is_cold = obstacle == "cold"
         waiting = line.stand(
-            self.facts, self.route, is_cold=is_cold, deadline_at=self._deadline_at, now=now
+            self, self.facts, self.route, is_cold=is_cold, deadline_at=self._deadline_at, now=now
         )
         if waiting is not None:
             if is_new:
