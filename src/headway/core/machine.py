@@ -384,7 +384,9 @@ class CallMachine:
             self._win(attempt)
             self._close(attempt, outcome, now)
         elif self.running:
-            self._plan.note(attempt, outcome)  # the other attempt may still bring the answer
+            # The other attempt may still bring the answer; another hedge must not go back here.
+            self._plan.note(attempt, outcome)
+            self._plan.tried |= {attempt.endpoint_id}
         elif outcome.kind is FailureClass.CANCELLED:
             self._surface(attempt, "", now, outcome)
         else:
