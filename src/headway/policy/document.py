@@ -264,7 +264,7 @@ def _endpoint_faults(
     for problem in problems:
         if problem.path[:1] == ("endpoints",) and len(problem.path) > 1:
             faults.setdefault(str(problem.path[1]), problem)
-    return faults if len(faults) < len(document["endpoints"]) else {}
+    return faults if faults and len(faults) < len(document["endpoints"]) else {}
 
 
 # ----------------------------------------------------------------------------- the whole
