@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from headway.core.snapshot import Snapshot, Weights
 from headway.credentials import Credential
 from headway.policy.document import compile_document
 
@@ -71,3 +72,13 @@ def put(path: str, value: object) -> Callable[[Document], None]:
         node[last] = value
 
     return change
+
+
+def weights(
+    snapshot: Snapshot, zone: str | None = None, tokens: int = 0, route: int = 0
+) -> Weights:
+    return snapshot.routes[route].weights.pick(zone, tokens)
+
+
+def shares(found: Weights) -> dict[str, float]:
+    return {endpoint: round(share, 6) for endpoint, share in found}

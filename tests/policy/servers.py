@@ -50,7 +50,7 @@ def policy_server() -> Iterator[PolicyServer]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *args: object) -> None:  # type: ignore[override]
             pass
 
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

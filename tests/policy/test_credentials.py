@@ -222,7 +222,9 @@ def test_what_could_be_read_in_two_ways_is_no_host(host: str) -> None:
     assert not is_loopback(host)
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "a.localhost", "127.9.9.9", "::1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST.", "a.localhost", "127.9.9.9", "::1", "::ffff:127.0.0.1"]
+)
 def test_loopback(host: str) -> None:
     assert is_loopback(host)
 

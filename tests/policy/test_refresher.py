@@ -83,9 +83,7 @@ def test_a_static_policy_never_needs_a_thread() -> None:
 
 def test_snapshots_arrive_from_one_daemon_thread() -> None:
     seen: list[tuple[Snapshot, threading.Thread]] = []
-    supply = supply_of(
-        Quick(), on_snapshot=lambda s: seen.append((s, threading.current_thread()))
-    )
+    supply = supply_of(Quick(), on_snapshot=lambda s: seen.append((s, threading.current_thread())))
     supply.initial()
     supply.ensure_started()
     supply.ensure_started()
@@ -238,7 +236,7 @@ def test_children_do_not_jitter_alike() -> None:
 
 
 SCRIPT = """
-import sys, time
+import os, sys, time
 from headway.policy.sources import PolicySource, Reply
 from headway.policy.supply import PolicySupply
 
@@ -250,7 +248,7 @@ class Slow(PolicySource):
     def read(self, etag):
         self.reads += 1
         if self.reads > 3:
-            print("hanging", flush=True)
+            os.write(1, b"hanging ")
             time.sleep(60)
         return Reply([open(sys.argv[1], "rb").read()])
 
@@ -261,7 +259,7 @@ supply.ensure_started()
 while source.reads <= 3:
     time.sleep(0.001)
 import atexit
-atexit.register(lambda: print("exit", flush=True))
+atexit.register(lambda: os.write(1, b"exit "))
 """
 
 
