@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headway.quirks import (
     exhausted_hint,
     parse_reset,
+    relevant_headers,
     retry_after_hint,
     should_retry,
     success_hint,
@@ -147,6 +148,11 @@ def test_a_success_that_used_the_last_token_says_when_more_come() -> None:
     assert success_hint({**headers, "x-ratelimit-remaining-tokens": "9"}, NOW) is None
     assert success_hint({}, NOW) is None
     assert exhausted_hint({}, NOW) is None
+
+
+def test_the_headers_that_matter_in_one_pass() -> None:
+    raw = [(b"Retry-After-Ms", b"250"), (b"x-request-id", b"r"), (b"X-RateLimit-Reset", b"\xe9")]
+    assert relevant_headers(raw) == {"retry-after-ms": "250", "x-ratelimit-reset": "\xe9"}
 
 
 def test_x_should_retry() -> None:

@@ -127,7 +127,7 @@ def _quirk_cells(quirk: Quirk) -> tuple[str, ...]:
         quirk.provider,
         " ".join(str(status) for status in sorted(quirk.status)),
         " ".join(f"`{code}`" for code in sorted(quirk.codes)),
-        "" if quirk.text is None else f"`{quirk.text.pattern}`",
+        "" if quirk.text is None else f"`{quirk.text}`",
         kind,
         f"`{quirk.error_type}`" if quirk.error_type else "status",
         quirk.note,

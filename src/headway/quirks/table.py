@@ -9,7 +9,6 @@ texts, texts before bare statuses. A row added here needs one recorded reply und
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from headway.core.model import FailureClass
@@ -27,8 +26,9 @@ class Quirk(NamedTuple):
     status: frozenset[int] = frozenset()
     codes: frozenset[str] = frozenset()
     """Lower-case values of the error's code, type, status or inner code."""
-    text: re.Pattern[str] | None = None
-    """Searched in the error's message, or in the first KiB of a body that is not JSON."""
+    text: str | None = None
+    """A pattern, searched (ignoring case) in the error's texts, or in the first KiB of a body that
+    is not JSON."""
     error_type: str | None = None
     """Telemetry name; None: the status."""
     reached_model: bool = False
@@ -56,7 +56,7 @@ def _row(
         kind=kind,
         status=frozenset((status,) if isinstance(status, int) else status),
         codes=frozenset(codes.split()),
-        text=None if text is None else re.compile(text, re.IGNORECASE),
+        text=text,
         error_type=error_type,
         reached_model=ran,
         soft=soft,
