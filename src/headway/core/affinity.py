@@ -1,0 +1,94 @@
+"""Affinity: which endpoint probably still holds a session's or a prompt's prefix in its cache.
+
+Learned from this process's own routing, with no feedback from the engine. A session key counts
+first; else the longest chain of block hashes seen before. No text is kept: hashes are 64-bit values
+made by the driver.
+
+Pure; single-threaded under the engine's lock. Both maps are bounded and evict the least recent.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+SESSIONS_MAX = 8_192
+"""About 1 MiB; more concurrent sessions than one process serves."""
+PREFIXES_MAX = 65_536
+"""Blocks of 256 tokens: 16 M tokens of prompts, well past what one engine caches."""
+BLOCK_TOKENS = 256
+"""Prompt tokens per block hash; the driver and this map must agree."""
+
+
+class Warm(NamedTuple):
+    """An endpoint that knows a prefix of the prompt."""
+
+    endpoint_id: str
+    tokens: int
+    by: str
+    """"session" or "prefix"."""
+
+
+class AffinityMap:
+    """Session -> endpoint, block hash -> endpoint."""
+
+    __slots__ = ("_prefixes", "_sessions")
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, tuple[str, int, float]] = {}
+        self._prefixes: dict[int, tuple[str, float]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions) + len(self._prefixes)
+
+    def find(
+        self,
+        session: str | None,
+        prefix: tuple[int, ...],
+        *,
+        ttl_s: float,
+        min_tokens: int,
+        keys: tuple[str, ...],
+        now: float,
+    ) -> Warm | None:
+        """The warm endpoint for this call, or None."""
+        for key in keys:
+            if key == "session" and session is not None:
+                seen = self._sessions.get(session)
+                if seen is not None and now - seen[2] <= ttl_s:
+                    return Warm(seen[0], seen[1], "session")
+            elif key == "prefix":
+                for i in range(len(prefix) - 1, -1, -1):
+                    tokens = (i + 1) * BLOCK_TOKENS
+                    if tokens < min_tokens:
+                        break
+                    known = self._prefixes.get(prefix[i])
+                    if known is not None and now - known[1] <= ttl_s:
+                        return Warm(known[0], tokens, "prefix")
+        return None
+
+    def remember(
+        self,
+        session: str | None,
+        prefix: tuple[int, ...],
+        prompt_tokens: int,
+        endpoint_id: str,
+        now: float,
+    ) -> None:
+        """Note that `endpoint_id` has just served this prompt."""
+        if session is not None:
+            self._sessions.pop(session, None)
+            self._sessions[session] = (endpoint_id, prompt_tokens, now)
+            if len(self._sessions) > SESSIONS_MAX:
+                del self._sessions[next(iter(self._sessions))]
+        for block in prefix:
+            self._prefixes.pop(block, None)
+            self._prefixes[block] = (endpoint_id, now)
+        while len(self._prefixes) > PREFIXES_MAX:
+            del self._prefixes[next(iter(self._prefixes))]
+
+    def forget(self, endpoint_id: str) -> None:
+        """Drop everything about an endpoint that left the policy or lost its cache."""
+        for session in [s for s, v in self._sessions.items() if v[0] == endpoint_id]:
+            del self._sessions[session]
+        for block in [b for b, v in self._prefixes.items() if v[0] == endpoint_id]:
+            del self._prefixes[block]

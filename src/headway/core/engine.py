@@ -1,0 +1,348 @@
+"""The engine: the one mutable object of a process, and the only place that locks.
+
+It owns the current snapshot and the `World`, begins calls, swaps snapshots without losing what was
+learned, answers `status` and `explain`, and delivers events and wake-ups after its lock is released.
+The lock and the random source are handed in: the simulator passes neither threads nor real chance.
+"""
+
+from __future__ import annotations
+
+from headway.core.admission import Ticket
+from headway.core.breaker import State
+from headway.core.call import Call
+from headway.core.expect import expect
+from headway.core.model import (
+    INFINITY,
+    CallFacts,
+    EndpointEjected,
+    EndpointReadmitted,
+    Event,
+    Lock,
+    Rng,
+    Sink,
+    Waker,
+)
+from headway.core.place import Request, assess, groups_for
+from headway.core.select import Choice, weigh
+from headway.core.snapshot import Route, Snapshot, TrafficClass
+from headway.core.state import Pool
+from headway.core.views import (
+    BreakerStatus,
+    CandidateRow,
+    EndpointStatus,
+    Explanation,
+    PoolStatus,
+    eligible_row,
+    out_row,
+)
+from headway.core.waiting import Woken
+from headway.core.world import World, credential_key
+
+
+class NoLock:
+    """Mutual exclusion for a single-threaded driver: none."""
+
+    def __enter__(self) -> NoLock:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+class Engine:
+    """State and decisions of one process.
+
+    Args:
+        snapshot: the policy to begin with.
+        zone: where this process runs; picks the weights.
+        rng: the random source (`random.Random(seed)` fits).
+        lock: what serialises access; None for single-threaded drivers.
+        on_event: receives every event, outside the lock.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        *,
+        zone: str | None = None,
+        rng: Rng,
+        lock: Lock | None = None,
+        on_event: Sink | None = None,
+    ) -> None:
+        self.world = World(zone=zone, rng=rng)
+        self.lock: Lock = lock if lock is not None else NoLock()
+        self._snapshot = snapshot
+        self._on_event = on_event
+        self._calls = 0
+        self._outbox: list[tuple[Sink | None, Event]] = []
+        self._wakes: list[Waker] = []
+        self._parked: dict[Ticket, Woken] = {}
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The policy in force."""
+        return self._snapshot
+
+    def swap(self, snapshot: Snapshot, now: float) -> None:
+        """Put a new policy in force. Endpoints and routes whose id or name stays keep their state;
+        calls under way finish on the snapshot they began with."""
+        with self.lock:
+            world = self.world
+            ceilings = _ceilings(snapshot)
+            for endpoint_id, endpoint in snapshot.endpoints.items():
+                state = world.states.get(endpoint_id)
+                if state is not None:
+                    if state.endpoint.base_url != endpoint.base_url:
+                        world.affinity.forget(endpoint_id)
+                    state.reconfigure(endpoint, ceilings.get(endpoint_id))
+            for gone in [
+                e for e, s in world.states.items() if e not in snapshot.endpoints and not s.inflight
+            ]:
+                del world.states[gone]
+                world.affinity.forget(gone)
+            names = {route.name: route for route in snapshot.routes}
+            for name, pool in list(world.pools.items()):
+                if name in names:
+                    pool.reconfigure(names[name])
+                elif not pool.inflight:
+                    del world.pools[name]
+            used = {credential_key(e) for e in snapshot.endpoints.values()}
+            world.blocks = {k: v for k, v in world.blocks.items() if k in used}
+            self._snapshot = snapshot
+            for pool in world.pools.values():
+                self.wake_next(pool, now)
+        self.flush()
+
+    def begin(
+        self,
+        facts: CallFacts,
+        now: float,
+        *,
+        wall_now: float = 0.0,
+        sink: Sink | None = None,
+    ) -> Call | None:
+        """Begin a call; None when no route of the policy matches it (it is not ours to manage)."""
+        with self.lock:
+            snapshot = self._snapshot
+            route = _route_for(snapshot, facts)
+            if route is None:
+                return None
+            if facts.pinned_to is not None and facts.pinned_to not in snapshot.endpoints:
+                return None
+            expires_at = snapshot.expires_at
+            is_expired = (
+                expires_at is not None and snapshot.on_expiry == "fail" and wall_now >= expires_at
+            )
+            pool = self.world.pool(route, now)
+            if len(route.endpoint_ids) > 1:
+                self._sweep(pool, len(route.endpoint_ids), now)
+            self._calls += 1
+            call = Call(
+                self, self._calls, facts, route, snapshot, pool, sink, now, is_expired=is_expired
+            )
+        self.flush()
+        return call
+
+    def _sweep(self, pool: Pool, pool_size: int, now: float) -> None:
+        ejected, back = pool.ejector.sweep(pool_size, now)
+        for endpoint_id, until in ejected:
+            self.emit(None, EndpointEjected(endpoint_id, "success_rate", until, now))
+        for endpoint_id in back:
+            self.emit(None, EndpointReadmitted(endpoint_id, now))
+
+    # -- looking in
+
+    def status(self, now: float) -> tuple[EndpointStatus, ...]:
+        """Every endpoint of the policy in force, in document order."""
+        with self.lock:
+            world, snapshot = self.world, self._snapshot
+            rows: list[EndpointStatus] = []
+            for endpoint in snapshot.endpoints.values():
+                state = world.state(endpoint, None)
+                ejected = max(
+                    (p.ejector.ejected_until(endpoint.id) for p in world.pools.values()),
+                    default=-INFINITY,
+                )
+                blocked = world.blocks.get(credential_key(endpoint), (-INFINITY, ""))[0]
+                rows.append(
+                    EndpointStatus(
+                        endpoint.id,
+                        endpoint.state,
+                        state.inflight,
+                        state.limit.limit,
+                        tuple(
+                            BreakerStatus(
+                                m, b.state.value, b.reason, b.open_time_s(now), b.trips(now)
+                            )
+                            for m, b in state.breakers.items()
+                        ),
+                        tuple(
+                            (m, why, until - now)
+                            for m, (until, why) in state.outs.items()
+                            if until > now
+                        ),
+                        max(0.0, blocked - now),
+                        max(0.0, ejected - now),
+                        state.residual(now),
+                        state.badness(now),
+                    )
+                )
+            return tuple(rows)
+
+    def pools(self, now: float) -> tuple[PoolStatus, ...]:
+        """Budgets and queues of every route that has been used."""
+        with self.lock:
+            return tuple(
+                PoolStatus(
+                    p.name,
+                    p.inflight,
+                    len(p.queue),
+                    p.budget.balance(now),
+                    p.budget.capacity(now),
+                    p.hedges.balance,
+                )
+                for p in self.world.pools.values()
+            )
+
+    def breaker_states(self) -> tuple[tuple[str, str], ...]:
+        """(endpoint id, worst breaker state): cheap enough for a gauge callback."""
+        rank = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
+        with self.lock:
+            return tuple(
+                (
+                    e,
+                    max((b.state for b in s.breakers.values()), key=rank.__getitem__).value
+                    if s.breakers
+                    else State.CLOSED.value,
+                )
+                for e, s in self.world.states.items()
+            )
+
+    def explain(self, facts: CallFacts, now: float) -> Explanation:
+        """Why A and not B, for a call with these facts, without sending anything."""
+        with self.lock:
+            snapshot, world = self._snapshot, self.world
+            route = _route_for(snapshot, facts)
+            if route is None:
+                return Explanation(None, "", None, 0, ())
+            pool = world.pool(route, now)
+            traffic = snapshot.classes.get(facts.traffic_class or "", TrafficClass())
+            groups = groups_for(route, snapshot, facts, world.zone)
+            request = Request(
+                facts,
+                route,
+                snapshot,
+                pool,
+                groups,
+                traffic.usd_per_second,
+                traffic.ttft_slo_s,
+            )
+            warm = world.affinity.find(
+                facts.session,
+                facts.prefix,
+                ttl_s=route.affinity.ttl_s,
+                min_tokens=route.affinity.min_prefix_tokens,
+                keys=route.affinity.key,
+                now=now,
+            )
+            rows: list[CandidateRow] = []
+            choice = Choice(route, pool, facts, traffic.usd_per_second, world.rng)
+            for index, group in enumerate(groups):
+                candidates, outs = assess(world, request, group, now)
+                for candidate in candidates:
+                    expect(candidate, facts, route, pool, warm, now)
+                if candidates:
+                    weigh(candidates, choice, now)
+                rows += [eligible_row(c, candidates, index) for c in candidates]
+                rows += [out_row(o, group.weights, index) for o in outs]
+            return Explanation(
+                route.name,
+                route.selection.algorithm,
+                warm.endpoint_id if warm else None,
+                warm.tokens if warm else 0,
+                tuple(rows),
+            )
+
+    # -- for calls: under the lock, except flush
+
+    def emit(self, sink: Sink | None, event: Event) -> None:
+        """Queue an event for the call's own sink and for the engine's."""
+        if sink is not None or self._on_event is not None:
+            self._outbox.append((sink, event))
+
+    def wake(self, waker: Waker) -> None:
+        """Queue a wake-up."""
+        self._wakes.append(waker)
+
+    def park(self, ticket: Ticket, waiter: Woken) -> None:
+        """Remember whose ticket this is."""
+        self._parked[ticket] = waiter
+
+    def unpark(self, ticket: Ticket) -> None:
+        """Forget a ticket; an evicted waiter is woken so that it learns of it."""
+        waiter = self._parked.pop(ticket, None)
+        if ticket.evicted and waiter is not None:
+            waiter.wake()
+
+    def wake_next(self, pool: Pool, now: float) -> None:
+        """Let the next waiter try again: something ended, or the one before it got through.
+
+        Endpoints are shared between pools, so every pool with a queue gets a turn; whoever finds
+        no room goes on waiting.
+        """
+        if not self._parked:
+            return
+        for waiting in (pool, *(p for p in self.world.pools.values() if p is not pool)):
+            if waiting.queue.waiters:
+                ticket = waiting.queue.grant(now)
+                waiter = self._parked.get(ticket) if ticket is not None else None
+                if waiter is not None:
+                    waiter.wake()
+
+    def flush(self) -> None:
+        """Deliver what was queued. Callers never hold the lock here, so a sink may call back in."""
+        if not self._outbox and not self._wakes:
+            return
+        with self.lock:
+            outbox, self._outbox = self._outbox, []
+            wakes, self._wakes = self._wakes, []
+        for sink, event in outbox:
+            if sink is not None:
+                sink(event)
+            if self._on_event is not None:
+                self._on_event(event)
+        for waker in wakes:
+            waker()
+
+    def after_fork(self, lock: Lock, rng: Rng) -> None:
+        """In a forked child: replace the lock (it may have been held) and the random source (jitter
+        must differ), and forget attempts that live on in the parent only."""
+        self.lock = lock
+        self.world.rng = rng
+        self._outbox, self._wakes, self._parked = [], [], {}
+        for state in self.world.states.values():
+            state.inflight = 0
+        for pool in self.world.pools.values():
+            pool.inflight = 0
+            pool.queue.waiters.clear()
+
+
+def _route_for(snapshot: Snapshot, facts: CallFacts) -> Route | None:
+    if facts.route is not None:
+        return snapshot.route_named(facts.route)
+    return snapshot.route_for(
+        facts.model,
+        task=facts.task_name,
+        traffic_class=facts.traffic_class,
+        surface=facts.surface,
+    )
+
+
+def _ceilings(snapshot: Snapshot) -> dict[str, int]:
+    ceilings: dict[str, int] = {}
+    for route in snapshot.routes:
+        bound = route.admission.max_inflight
+        if bound is not None:
+            for endpoint_id in route.endpoint_ids:
+                ceilings[endpoint_id] = min(bound, ceilings.get(endpoint_id, bound))
+    return ceilings

@@ -1,0 +1,67 @@
+"""Expectation: what a call should take and cost at an endpoint, by the policy's own figures.
+
+The plan that residuals are measured against, and the ground for deadlines, price trade-offs and
+explanations. Never a ranking from call to call.
+"""
+
+from __future__ import annotations
+
+from headway.core.affinity import Warm
+from headway.core.model import CallFacts
+from headway.core.select import Candidate
+from headway.core.snapshot import Endpoint, Price, Route
+from headway.core.state import Pool
+
+
+def expect(
+    candidate: Candidate, facts: CallFacts, route: Route, pool: Pool, warm: Warm | None, now: float
+) -> None:
+    """Fill in the expected end-to-end latency (s) and price (USD) of a call at the candidate."""
+    endpoint = candidate.endpoint
+    known = 0
+    if warm is not None and warm.endpoint_id == endpoint.id:
+        known = min(warm.tokens, facts.prompt_tokens)  # a session's last prompt may be longer
+    uncached = facts.prompt_tokens - known
+    output = expected_output(facts, route)
+    planned = planned_latency_s(endpoint, pool, uncached, output)
+    if planned is not None:
+        candidate.expected_s = planned * (candidate.state.residual(now) or 1.0)
+    if endpoint.price is not None:
+        candidate.usd = _usd(endpoint.price, uncached, known, output)
+
+
+def _usd(price: Price, uncached: int, cached: int, output: int) -> float | None:
+    if price.input_per_mtok is None or price.output_per_mtok is None:
+        return None
+    cached_price = price.cached_input_per_mtok
+    if cached_price is None:
+        cached_price = price.input_per_mtok
+    total = price.input_per_mtok * uncached + cached_price * cached + price.output_per_mtok * output
+    return float(total / 1_000_000)
+
+
+def expected_output(facts: CallFacts, route: Route) -> int:
+    """Output tokens a call is planned with."""
+    if facts.surface in ("embeddings", "moderations"):
+        return 0
+    return min(
+        facts.max_output_tokens or route.expected_output_tokens, route.expected_output_tokens
+    )
+
+
+def planned_latency_s(
+    endpoint: Endpoint, pool: Pool, uncached_tokens: int, output_tokens: int
+) -> float | None:
+    """Latency the policy plans for a call: rtt + TTFT + tokens x TPOT at the planned load.
+
+    Without a profile: the pool's own mean for a call of that size; None before the first one.
+    """
+    profile = endpoint.profile
+    if profile is None:
+        return pool.planned_s(output_tokens)
+    load = endpoint.planned_load
+    return (
+        endpoint.rtt_s
+        + profile.predict_ttft_s(load, uncached_tokens)
+        + output_tokens * profile.predict_tpot_s(load)
+    )

@@ -1,0 +1,498 @@
+"""One logical call: which attempt next, when, and when to stop.
+
+    next_action ──▶ Send ──▶ (driver sends) ──▶ on_first_token / on_outcome ──▶ next_action ──▶ ...
+                ──▶ Wait (backoff, queue, throttled, hedge, running)
+                ──▶ Finish(attempt)        surface what that attempt brought
+                ──▶ Finish(None, rejection) refuse
+
+A driver performs the actions and reports what happened; it decides nothing. Until an attempt shows
+its first content token the call may still move; from then on that attempt is the answer, and its end
+is the call's end. Several attempts are outstanding at once only when a hedge runs.
+
+Deterministic: time and chance come in through `now` and the world's random source.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headway.core.backoff import HINT_WAIT_MAX_S
+from headway.core.model import (
+    CANCELLED,
+    INFINITY,
+    Action,
+    Attempt,
+    AttemptEnded,
+    AttemptKind,
+    AttemptStarted,
+    BudgetExhausted,
+    CallDequeued,
+    CallEnded,
+    CallFacts,
+    CallQueued,
+    CallRejected,
+    Event,
+    FailureClass,
+    Finish,
+    FirstToken,
+    Outcome,
+    Rejection,
+    RetryDenied,
+    Send,
+    Sink,
+    Wait,
+    Waker,
+)
+from headway.core.place import (
+    FLEETING,
+    TIMED,
+    Placement,
+    Request,
+    groups_for,
+    has_alternative,
+    never,
+    place,
+)
+from headway.core.retry import RetryPlan
+from headway.core.sending import cannot_finish, kind_of, open_attempt
+from headway.core.settle import first_token, settle
+from headway.core.snapshot import Route, Snapshot, TrafficClass
+from headway.core.state import Pool
+from headway.core.waiting import Line, Parking
+from headway.core.world import World
+
+PROBE_DEADLINE_SHARE = 0.5
+"""A call probes only with this much of its deadline left: it may have to go elsewhere after."""
+
+
+class Host(Parking, Protocol):
+    """What a call needs of the engine."""
+
+    world: World
+
+    def emit(self, sink: Sink | None, event: Event) -> None:
+        """Queue an event for delivery after the lock is released."""
+        ...
+
+    def wake(self, waker: Waker) -> None:
+        """Queue a wake-up for delivery after the lock is released."""
+        ...
+
+
+class CallMachine:
+    """The decisions of one call, without the lock: `headway.core.call.Call` adds it."""
+
+    __slots__ = (
+        "_committed",
+        "_deadline_at",
+        "_ended",
+        "_finish",
+        "_groups",
+        "_host",
+        "_is_cold_ok",
+        "_is_expired",
+        "_plan",
+        "_pool",
+        "_sink",
+        "_traffic",
+        "attempts",
+        "facts",
+        "id",
+        "line",
+        "retry_granted",
+        "route",
+        "running",
+        "snapshot",
+        "waker",
+    )
+
+    def __init__(
+        self,
+        host: Host,
+        call_id: int,
+        facts: CallFacts,
+        route: Route,
+        snapshot: Snapshot,
+        pool: Pool,
+        sink: Sink | None,
+        now: float,
+        *,
+        is_expired: bool = False,
+    ) -> None:
+        self.id = call_id
+        self.facts = facts
+        self.route = route
+        self.snapshot = snapshot
+        self.attempts = 0
+        """Sends so far."""
+        self.running: list[Attempt] = []
+        """Outstanding attempts; those marked `lost` are for the driver to close."""
+        self.retry_granted = False
+        """Delegated calls: the budget lets the SDK retry."""
+        self._host = host
+        self._pool = pool
+        self._sink = sink
+        self._traffic = snapshot.classes.get(facts.traffic_class or "", _NO_CLASS)
+        self._deadline_at = min(facts.deadline_at, now + route.deadline.total_s)
+        self._groups = groups_for(route, snapshot, facts, host.world.zone)
+        self._plan = RetryPlan(now)
+        self.line = Line(host, pool, self, is_sheddable=self._traffic.sheddable)
+        self._finish: Finish | None = None
+        self._committed: Attempt | None = None
+        self._is_cold_ok = False
+        self._is_expired = is_expired
+        self.waker: Waker | None = None
+        self._ended = False
+        pool.inflight += 1
+
+    @property
+    def deadline_at(self) -> float:
+        """The call's absolute deadline: its own, its task's and its route's, whichever is first."""
+        return self._deadline_at
+
+    def wake(self) -> None:
+        """For the engine: hand the driver's waker over for delivery."""
+        if self.waker is not None:
+            self._host.wake(self.waker)
+
+    # -- deciding
+
+    def decide(self, now: float) -> Action:
+        if self._finish is not None:
+            return self._finish
+        if self.running:
+            return self._beside_running(now)
+        if now >= self._deadline_at:
+            return self._give_up(Rejection("deadline"), now)
+        if self._is_expired:
+            return self._give_up(Rejection("policy_expired"), now)
+        due = self._plan.next_up.at
+        if now < due:
+            return Wait(min(due, self._deadline_at), "backoff")
+        waiting = self.line.pending(now)
+        if waiting is not None:
+            return waiting
+        if self.line.refused:
+            return self._refused(now)
+        return self._launch(now)
+
+    def _launch(self, now: float) -> Action:
+        if self.line.must_join(self.facts.priority):
+            return self._stand("limit", now)
+        plan = self._plan
+        placement = place(self._host.world, self._request(now), now)
+        if placement.candidate is None and plan.tried and plan.may_stay():
+            placement = place(self._host.world, self._request(now, retry_same=True), now)
+        if placement.candidate is not None:
+            return self._send(placement, now)
+        return self._face(placement, now)
+
+    def _request(
+        self, now: float, *, retry_same: bool = False, hedge_of: Attempt | None = None
+    ) -> Request:
+        plan = self._plan
+        domain = None
+        if hedge_of is not None:
+            endpoint = self.snapshot.endpoints[hedge_of.endpoint_id]
+            domain = endpoint.failure_domain or endpoint.id
+        return Request(
+            self.facts,
+            self.route,
+            self.snapshot,
+            self._pool,
+            self._groups,
+            self._traffic.usd_per_second,
+            self._traffic.ttft_slo_s,
+            tried=frozenset() if retry_same else plan.tried,
+            last_failure=plan.last_kind.value if plan.last_kind else None,
+            ignore_cold=self._is_cold_ok,
+            may_probe=self._can_afford_probe if hedge_of is None else never,
+            may_force=hedge_of is None,
+            other_domain_than=domain,
+            min_context=plan.min_context,
+        )
+
+    def _can_afford_probe(self, now: float) -> bool:
+        """A probe that fails must be hidden by a retry elsewhere: there has to be money and time."""
+        total = self.route.deadline.total_s
+        if total != INFINITY and self._deadline_at - now < PROBE_DEADLINE_SHARE * total:
+            return False
+        return self._plan.next_up.paid or self._pool.budget.can_withdraw(now)
+
+    # -- sending
+
+    def _send(self, placement: Placement, now: float, kind: AttemptKind | None = None) -> Action:
+        candidate, facts = placement.candidate, self.facts
+        assert candidate is not None
+        if kind is None and cannot_finish(placement, candidate, facts, self._deadline_at, now):
+            return self._give_up(Rejection("deadline"), now)
+        self._leave_line(now)
+        scheduled = self._plan.sent()
+        self.attempts += 1
+        attempt = open_attempt(
+            placement,
+            candidate,
+            facts,
+            self.route,
+            number=self.attempts,
+            kind=kind or kind_of(scheduled, placement),
+            backoff_s=scheduled.backoff_s,
+            deadline_at=self._deadline_at,
+            now=now,
+        )
+        self.running.append(attempt)
+        if attempt.number == 1 and self._may_hedge():
+            self._pool.hedges.deposit()
+        self._emit(AttemptStarted(self.id, attempt, now))
+        return Send(attempt)
+
+    # -- waiting
+
+    def _face(self, placement: Placement, now: float) -> Action:
+        """No endpoint can take the call now: wait for what stands in the way, or refuse."""
+        obstacle, last = placement.obstacle, self._plan.last
+        if obstacle in FLEETING:
+            return self._stand(obstacle, now)
+        if obstacle in TIMED:
+            if placement.until - now <= HINT_WAIT_MAX_S and placement.until < self._deadline_at:
+                self._leave_line(now)
+                return Wait(placement.until, "throttled")
+        elif obstacle == "open" and last is None and not self._is_cold_ok and not self.line.ticket:
+            return self._stand("cold", now)  # someone else is probing: its answer comes soon
+        if last is not None:
+            return self._surface(last, "breaker", now)
+        detail = tuple(
+            (out.endpoint_id, out.reason, max(0.0, out.until - now)) for out in placement.outs
+        )
+        after = min((d[2] for d in detail if d[2] > 0), default=INFINITY)
+        reason = _REJECTION_OF.get(obstacle, "no_endpoint")
+        return self._give_up(Rejection(reason, after if after != INFINITY else None, detail), now)
+
+    def _stand(self, obstacle: str, now: float) -> Action:
+        line = self.line
+        is_new = line.ticket is None
+        is_cold = obstacle == "cold"
+        waiting = line.stand(
+            self.facts, self.route, is_cold=is_cold, deadline_at=self._deadline_at, now=now
+        )
+        if waiting is not None:
+            if is_new:
+                self._emit(CallQueued(self.id, self.facts.priority, obstacle, now))
+            return waiting
+        if is_cold and not self._is_cold_ok:
+            # Holding back was a courtesy to a cold start, never a reason to refuse anyone.
+            self._is_cold_ok = True
+            self._leave_line(now)
+            return self._launch_after_line(now)
+        return self._refused(now)
+
+    def _refused(self, now: float) -> Action:
+        fallbacks = tuple(g for g in self._groups if g.is_fallback)
+        if fallbacks and len(fallbacks) < len(self._groups):
+            self._groups = fallbacks
+            self._leave_line(now)
+            return self._launch_after_line(now)
+        reason = self.line.refused
+        self._leave_line(now)
+        if self._plan.last is not None:
+            return self._surface(self._plan.last, "breaker", now)
+        return self._give_up(Rejection(reason, self.route.admission.queue_timeout_s), now)
+
+    def _launch_after_line(self, now: float) -> Action:
+        """Try at once, without joining the line that was just given up."""
+        self.line.refused = ""
+        placement = place(self._host.world, self._request(now), now)
+        if placement.candidate is not None:
+            return self._send(placement, now)
+        return self._face(placement, now)
+
+    def _leave_line(self, now: float) -> None:
+        waited = self.line.leave(now)
+        if waited is not None:
+            self._emit(CallDequeued(self.id, self.facts.priority, waited, now))
+
+    # -- hedging
+
+    def _may_hedge(self) -> bool:
+        facts = self.facts
+        if facts.hedge is False or not facts.repeatable or facts.pinned_to or facts.delegated:
+            return False
+        return self.route.hedge.enabled or facts.hedge is True
+
+    def _beside_running(self, now: float) -> Action:
+        first = self.running[0]
+        running = Wait(first.first_token_by, "running")
+        plan = self._plan
+        if len(self.running) > 1 or not self._may_hedge():
+            return running
+        if not plan.has_attempts_left(self.route, self.facts):
+            return running
+        delay = self.route.hedge.delay_s
+        if delay is None:
+            delay = self._pool.hedge_delay_s(self.facts.prompt_tokens)
+        if delay is None:
+            return running
+        at = first.started_at + delay
+        if now < at:
+            return Wait(min(at, first.first_token_by), "hedge")
+        budget, hedges = self._pool.budget, self._pool.hedges
+        if not (hedges.can_withdraw() and budget.can_withdraw(now)):
+            return running
+        if plan.is_task_budget_spent(self.facts):
+            return running
+        placement = place(self._host.world, self._request(now, hedge_of=first), now)
+        if placement.candidate is None or placement.is_probe:
+            return running
+        hedges.withdraw()
+        budget.withdraw(now)
+        return self._send(placement, now, kind=AttemptKind.HEDGE)
+
+    # -- reports
+
+    def commit(self, attempt: Attempt, now: float) -> bool:
+        if attempt.lost or attempt.ended or self._ended:
+            return False
+        if self._committed is not None:
+            return self._committed is attempt
+        attempt.first_token_at = now
+        self._win(attempt)
+        first_token(self._host.world, self.facts, self._pool, attempt, now, self._emit_engine)
+        self._emit(FirstToken(self.id, attempt, now - attempt.started_at, now))
+        self._host.wake_next(self._pool, now)
+        return True
+
+    def _win(self, attempt: Attempt) -> None:
+        self._committed = attempt
+        self._finish = Finish(attempt)
+        for other in self.running:
+            if other is not attempt:
+                other.lost = True
+
+    def end_attempt(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+        self._settle(attempt, outcome, now)
+        if self._committed is attempt:
+            self._close(attempt, outcome, now)
+        elif self._committed is not None or self._ended:
+            return
+        elif outcome.kind is FailureClass.OK:
+            self._win(attempt)
+            self._close(attempt, outcome, now)
+        elif self.running:
+            self._plan.note(attempt, outcome)  # the other attempt may still bring the answer
+        elif outcome.kind is FailureClass.CANCELLED:
+            self._surface(attempt, "", now, outcome)
+        else:
+            self._after_failure(attempt, outcome, now)
+
+    def _settle(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+        attempt.ended = True
+        self.running.remove(attempt)
+        pool = self._pool
+        settle(
+            self._host.world,
+            self.facts,
+            self.route,
+            pool,
+            attempt,
+            outcome,
+            now,
+            self._emit_engine,
+        )
+        if outcome.kind is FailureClass.OK and not attempt.lost:
+            pool.budget.deposit(now, pool.inflight)
+            pool.exhausted = False
+        result = _result(attempt, outcome)
+        duration = now - attempt.started_at
+        self._emit(AttemptEnded(self.id, attempt, outcome, result, duration, now))
+        self._host.wake_next(pool, now)
+
+    def _after_failure(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+        plan, world = self._plan, self._host.world
+        plan.note(attempt, outcome)
+        if plan.schedule_free(outcome, now):
+            return
+        denied = plan.schedule(
+            attempt,
+            outcome,
+            self.facts,
+            self.route,
+            self.snapshot,
+            self._pool,
+            deadline_at=self._deadline_at,
+            has_alternative=lambda: has_alternative(world, self._request(now), now),
+            rng=world.rng,
+            now=now,
+        )
+        if denied == "budget" and not self._pool.exhausted:
+            self._pool.exhausted = True
+            self._emit_engine(BudgetExhausted(self._pool.name, now))
+        if denied:
+            self._surface(attempt, denied, now, outcome)
+        elif self.facts.delegated:
+            self.retry_granted = True  # the token is spent: the SDK makes the attempt
+            plan.sent()
+            self._surface(attempt, "", now, outcome)
+
+    # -- ending
+
+    def _surface(
+        self, attempt: Attempt, denied: str, now: float, outcome: Outcome | None = None
+    ) -> Finish:
+        if denied:
+            self._emit(RetryDenied(self.id, denied, now))
+        self._plan.withdrawn(self._pool, now)
+        self._leave_line(now)
+        self._finish = Finish(attempt)
+        kind = self._plan.last_kind or FailureClass.CANCELLED
+        self._close(attempt, outcome or Outcome(kind), now)
+        return self._finish
+
+    def _give_up(self, rejection: Rejection, now: float) -> Finish:
+        self._leave_line(now)
+        self._plan.withdrawn(self._pool, now)
+        self._finish = Finish(None, rejection)
+        self._emit(CallRejected(self.id, rejection, self.facts.priority, now))
+        self._close(None, Outcome(FailureClass.CANCELLED, error_type=rejection.reason), now)
+        return self._finish
+
+    def abandon(self, now: float) -> None:
+        for attempt in list(self.running):
+            self._settle(attempt, CANCELLED, now)
+        if self._ended:
+            return
+        self._plan.withdrawn(self._pool, now)
+        self._leave_line(now)
+        self._finish = self._finish or Finish(None, Rejection("cancelled"))
+        self._close(self._committed, CANCELLED, now)
+
+    def _close(self, winner: Attempt | None, outcome: Outcome, now: float) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._pool.inflight -= 1
+        self._emit(CallEnded(self.id, winner, outcome, self.attempts, now))
+
+    def _emit(self, event: Event) -> None:
+        self._host.emit(self._sink, event)
+
+    def _emit_engine(self, event: Event) -> None:
+        self._host.emit(None, event)
+
+
+_NO_CLASS = TrafficClass()
+_REJECTION_OF = {"throttled": "throttled", "paced": "throttled", "credential": "quota"}
+
+
+def _result(attempt: Attempt, outcome: Outcome) -> str:
+    """The attempt's end in one word, for telemetry."""
+    if attempt.lost:
+        return "lost"
+    match outcome.kind:
+        case FailureClass.OK:
+            return "ok"
+        case FailureClass.CANCELLED:
+            return "cancelled"
+        case FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN | FailureClass.STALLED:
+            return "timeout"
+        case _:
+            return "error"

@@ -1,0 +1,383 @@
+"""Placement: where a call may go now, or what it has to wait for.
+
+`place` filters a call's candidates group by group (its route's own endpoints, then each fallback),
+honours affinity and due probes, runs the strategy, and when nothing is eligible says what stands in
+the way and until when.
+
+Pure; single-threaded under the engine's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from headway.core.affinity import Warm
+from headway.core.breaker import Breaker, State
+from headway.core.expect import expect
+from headway.core.model import INFINITY, CallFacts
+from headway.core.select import (
+    NEEDS_EXPECTATION,
+    Candidate,
+    Choice,
+    Out,
+    choose,
+    may_stay_warm,
+    weigh,
+)
+from headway.core.snapshot import Endpoint, Route, Snapshot
+from headway.core.state import EndpointState, Pool
+from headway.core.world import World, credential_key
+
+FALLBACK_DEPTH_MAX = 5
+"""Route fallbacks followed; documents with cycles are refused, this bounds the rest."""
+PANIC_WEIGHT = 0.5
+"""Below this share of weight available, soft evidence no longer keeps an endpoint out."""
+FLEETING = frozenset({"limit", "cold"})
+"""Obstacles that end when some attempt ends: worth queueing for."""
+TIMED = frozenset({"throttled", "paced", "not_found"})
+"""Obstacles that end at a known instant."""
+
+
+class Group(NamedTuple):
+    """One set of endpoints a call may be sent to, in order of preference."""
+
+    weights: tuple[tuple[str, float], ...]
+    model: str | None
+    """Requested-model override of a fallback."""
+    is_fallback: bool
+    on: frozenset[str] | None
+
+
+class Placement(NamedTuple):
+    """The answer: a candidate, or the obstacle."""
+
+    candidate: Candidate | None
+    reason: str = ""
+    """predicted | weight | affinity | only | fallback | probe | pinned"""
+    is_fallback: bool = False
+    is_probe: bool = False
+    warm_tokens: int = 0
+    obstacle: str = ""
+    """limit | cold | throttled | paced | open | credential | none ..."""
+    until: float = INFINITY
+    outs: tuple[Out, ...] = ()
+
+
+def groups_for(
+    route: Route, snapshot: Snapshot, facts: CallFacts, zone: str | None
+) -> tuple[Group, ...]:
+    """The call's candidate groups, nested route fallbacks flattened."""
+    if facts.pinned_to is not None:
+        return (Group(((facts.pinned_to, 1.0),), None, is_fallback=False, on=None),)
+    groups = [
+        Group(route.weights.pick(zone, facts.prompt_tokens), None, is_fallback=False, on=None)
+    ]
+    if route.fallback:
+        _add_fallbacks(groups, route, snapshot, facts, zone, depth=0)
+    return tuple(groups)
+
+
+def _add_fallbacks(
+    groups: list[Group],
+    route: Route,
+    snapshot: Snapshot,
+    facts: CallFacts,
+    zone: str | None,
+    depth: int,
+) -> None:
+    for fallback in route.fallback:
+        if fallback.endpoint is not None:
+            groups.append(
+                Group(((fallback.endpoint, 1.0),), fallback.model, is_fallback=True, on=fallback.on)
+            )
+            continue
+        target = snapshot.route_named(fallback.route) if fallback.route else None
+        if target is None and fallback.model:
+            target = snapshot.route_for(fallback.model, surface=facts.surface)
+        if target is None or target is route:
+            continue
+        weights = target.weights.pick(zone, facts.prompt_tokens)
+        groups.append(Group(weights, fallback.model, is_fallback=True, on=fallback.on))
+        if depth < FALLBACK_DEPTH_MAX:
+            _add_fallbacks(groups, target, snapshot, facts, zone, depth + 1)
+
+
+def always(now: float) -> bool:
+    """Yes, at any time."""
+    del now
+    return True
+
+
+def never(now: float) -> bool:
+    """No, at no time."""
+    del now
+    return False
+
+
+class Request(NamedTuple):
+    """What a call asks of placement."""
+
+    facts: CallFacts
+    route: Route
+    snapshot: Snapshot
+    pool: Pool
+    groups: tuple[Group, ...]
+    usd_per_second: float
+    ttft_slo_s: float
+    tried: frozenset[str] = frozenset()
+    last_failure: str | None = None
+    """Failure class of the last attempt: gates fallbacks with `on`."""
+    ignore_cold: bool = False
+    may_probe: Callable[[float], bool] = always
+    """Whether the call could afford a probe that fails; asked only where one is due."""
+    may_force: bool = True
+    other_domain_than: str | None = None
+    """A hedge's: the failure domain to stay out of."""
+    min_context: int = 0
+
+
+def place(world: World, request: Request, now: float) -> Placement:
+    """Choose an endpoint for the call, or say what it must wait for."""
+    outs: list[Out] = []
+    first_obstacle: Placement | None = None
+    for group in request.groups:
+        if group.is_fallback and not _applies(group, request):
+            continue
+        candidates, group_outs = assess(world, request, group, now)
+        outs += group_outs
+        if candidates:
+            return _pick(world, request, group, candidates, now)
+        fleeting = [o for o in group_outs if o.reason in FLEETING]
+        if fleeting and not group.is_fallback:
+            # Its own endpoints are busy, not broken: a short wait beats a dearer model.
+            reason = "limit" if any(o.reason == "limit" for o in fleeting) else "cold"
+            return Placement(None, obstacle=reason, outs=tuple(outs))
+        if fleeting and first_obstacle is None:
+            first_obstacle = Placement(None, obstacle=fleeting[0].reason)
+    if first_obstacle is not None:
+        return first_obstacle._replace(outs=tuple(outs))
+    if request.may_force:
+        forced = _force_probe(world, request, outs, now)
+        if forced is not None:
+            return forced
+    timed = [o for o in outs if o.reason in TIMED]
+    if timed:
+        soonest = min(timed, key=lambda o: o.until)
+        return Placement(None, obstacle=soonest.reason, until=soonest.until, outs=tuple(outs))
+    obstacle = "open" if any(o.reason in ("open", "ejected") for o in outs) else "none"
+    if outs and all(o.reason == "credential" for o in outs):
+        obstacle = "credential"
+    until = min((o.until for o in outs), default=INFINITY)
+    return Placement(None, obstacle=obstacle, until=until, outs=tuple(outs))
+
+
+def has_alternative(world: World, request: Request, now: float) -> bool:
+    """Whether some endpoint not yet tried could take the call now."""
+    return any(
+        assess(world, request, group, now)[0]
+        for group in request.groups
+        if not group.is_fallback or _applies(group, request)
+    )
+
+
+def _applies(group: Group, request: Request) -> bool:
+    """A fallback with `on` is for those failures; without a failure it serves when all are out."""
+    return group.on is None or request.last_failure is None or request.last_failure in group.on
+
+
+def assess(
+    world: World, request: Request, group: Group, now: float, *, panic: bool = False
+) -> tuple[list[Candidate], list[Out]]:
+    """Divide a group into those that could take the call now and those that could not, with why."""
+    facts, snapshot = request.facts, request.snapshot
+    ceiling = request.route.admission.max_inflight
+    candidates: list[Candidate] = []
+    outs: list[Out] = []
+    soft: float = 0.0
+    open_weight: float = 0.0
+    total: float = 0.0
+    for endpoint_id, weight in group.weights:
+        endpoint = snapshot.endpoints.get(endpoint_id)
+        if endpoint is None:
+            continue
+        state = world.state(endpoint, ceiling)
+        model = endpoint.upstream_model(group.model or facts.model)
+        breaker = state.breaker(model, world.rng)
+        total += weight
+        out = _obstacle(world, request, endpoint, state, model, now)
+        if out is None and not facts.pinned_to:
+            out = _health_obstacle(request, endpoint, breaker, now, panic=panic)
+            if out is not None and out.reason in ("open", "ejected"):
+                open_weight += weight
+                soft += weight * (out.reason == "ejected" or not breaker.is_hard)
+        if out is not None:
+            outs.append(out)
+            continue
+        candidates.append(Candidate(endpoint, state, breaker, model, weight))
+    if soft and not panic and total and (total - open_weight) < PANIC_WEIGHT * total:
+        return assess(world, request, group, now, panic=True)
+    if len(candidates) > 1 and not request.ignore_cold:
+        candidates, cold = _hold_back_cold(candidates, request)
+        outs += cold
+    return candidates, outs
+
+
+def _obstacle(
+    world: World, request: Request, endpoint: Endpoint, state: EndpointState, model: str, now: float
+) -> Out | None:
+    """Everything but health: the policy's word, this call's needs, capacity, cool-downs."""
+    facts = request.facts
+    if endpoint.state != "active" and not (endpoint.state == "draining" and facts.pinned_to):
+        return Out(endpoint.id, endpoint.state, INFINITY)
+    if endpoint.id in request.tried:
+        return Out(endpoint.id, "tried", INFINITY)
+    if request.other_domain_than is not None and (
+        (endpoint.failure_domain or endpoint.id) == request.other_domain_than
+    ):
+        return Out(endpoint.id, "domain", INFINITY)
+    window = endpoint.max_context_tokens
+    if window is not None and facts.prompt_tokens + (facts.max_output_tokens or 0) > window:
+        return Out(endpoint.id, "context_window", INFINITY)
+    if request.min_context and (window is None or window <= request.min_context):
+        return Out(endpoint.id, "context_window", INFINITY)
+    if world.blocks:
+        until, _ = world.blocks.get(credential_key(endpoint), (-INFINITY, ""))
+        if now < until:
+            return Out(endpoint.id, "credential", until)
+    if state.outs:
+        until, reason = state.out_until(model)
+        if now < until:
+            return Out(endpoint.id, reason, until)
+    if not state.limit.has_room(state.inflight):
+        return Out(endpoint.id, "limit", INFINITY)
+    if state.is_paced:
+        wait = max(state.rpm.wait_s(now), state.tpm.wait_s(now))
+        if wait > 0:
+            return Out(endpoint.id, "paced", now + wait)
+    return None
+
+
+def _health_obstacle(
+    request: Request, endpoint: Endpoint, breaker: Breaker, now: float, *, panic: bool
+) -> Out | None:
+    if breaker.state is not State.CLOSED:
+        due = breaker.is_probe_due(now) and request.may_probe(now)
+        if not due and not (panic and not breaker.is_hard and breaker.can_force(now)):
+            return Out(endpoint.id, "open", now + breaker.open_time_s(now))
+    elif not panic and request.pool.ejector.ejected_until(endpoint.id) > now:
+        return Out(endpoint.id, "ejected", request.pool.ejector.ejected_until(endpoint.id))
+    return None
+
+
+def _hold_back_cold(
+    candidates: list[Candidate], request: Request
+) -> tuple[list[Candidate], list[Out]]:
+    """Few attempts at endpoints that have not yet been seen to work, while there is a choice."""
+    cap = request.route.admission.cold_concurrency
+    kept: list[Candidate] = []
+    outs: list[Out] = []
+    for c in candidates:
+        if not c.breaker.proven and c.breaker.state is State.CLOSED and c.state.inflight >= cap:
+            outs.append(Out(c.endpoint.id, "cold", INFINITY))
+        else:
+            kept.append(c)
+    return kept, outs
+
+
+def _pick(
+    world: World, request: Request, group: Group, candidates: list[Candidate], now: float
+) -> Placement:
+    facts, route = request.facts, request.route
+    choice = Choice(route, request.pool, facts, request.usd_per_second, world.rng)
+    if facts.pinned_to is not None:
+        return Placement(candidates[0], "pinned", is_probe=_is_probe(candidates[0]))
+    warm = None
+    if len(candidates) > 1:
+        probe = next((c for c in candidates if c.breaker.state is not State.CLOSED), None)
+        if probe is not None and request.may_probe(now):
+            return Placement(probe, "probe", group.is_fallback, is_probe=True)
+        usual = [c for c in candidates if c.breaker.state is State.CLOSED]
+        candidates = usual or candidates
+        warm = _warm(world, request, now)
+        if choice.usd_per_second > 0 or route.selection.algorithm in NEEDS_EXPECTATION:
+            for c in candidates:
+                expect(c, facts, route, request.pool, warm, now)
+        if warm is not None and len(candidates) > 1:
+            kept = next((c for c in candidates if c.endpoint.id == warm.endpoint_id), None)
+            if kept is not None:
+                weigh(candidates, choice, now)
+                expect(kept, facts, route, request.pool, warm, now)
+                if may_stay_warm(kept, candidates, choice) and _within_slo(kept, request, now):
+                    return Placement(kept, "affinity", group.is_fallback, warm_tokens=warm.tokens)
+    only = len(candidates) == 1
+    chosen = choose(candidates, choice, now)
+    if chosen.endpoint.profile is not None and chosen.expected_s is None:
+        expect(chosen, facts, route, request.pool, warm, now)
+    reason = "fallback" if group.is_fallback else "only" if only else "weight"
+    if not only and route.selection.algorithm == "min_cost":
+        reason = "predicted"
+    warm_tokens = warm.tokens if warm is not None and warm.endpoint_id == chosen.endpoint.id else 0
+    return Placement(
+        chosen, reason, group.is_fallback, is_probe=_is_probe(chosen), warm_tokens=warm_tokens
+    )
+
+
+def _warm(world: World, request: Request, now: float) -> Warm | None:
+    affinity = request.route.affinity
+    if not affinity.key:
+        return None
+    return world.affinity.find(
+        request.facts.session,
+        request.facts.prefix,
+        ttl_s=affinity.ttl_s,
+        min_tokens=affinity.min_prefix_tokens,
+        keys=affinity.key,
+        now=now,
+    )
+
+
+def _is_probe(candidate: Candidate) -> bool:
+    return candidate.breaker.state is not State.CLOSED
+
+
+def _within_slo(candidate: Candidate, request: Request, now: float) -> bool:
+    if request.ttft_slo_s == INFINITY or candidate.endpoint.profile is None:
+        return True
+    residual = candidate.state.residual(now) or 1.0
+    endpoint = candidate.endpoint
+    ttft = candidate.endpoint.profile.predict_ttft_s(endpoint.planned_load, 0) * residual
+    return ttft + endpoint.rtt_s <= request.ttft_slo_s
+
+
+def _force_probe(world: World, request: Request, outs: list[Out], now: float) -> Placement | None:
+    """Nothing is left: one leased probe at the endpoint that would reopen first.
+
+    A sole endpoint is thus never refused for a whole open period, which a plain client would not
+    do either; but while it is failing only one call at a time pays for finding out.
+    """
+    fallbacks = {e: g for g in request.groups for e, _ in g.weights}
+    for out in sorted((o for o in outs if o.reason in ("open", "ejected")), key=lambda o: o.until):
+        endpoint = request.snapshot.endpoints[out.endpoint_id]
+        group = fallbacks[out.endpoint_id]
+        state = world.states[out.endpoint_id]
+        model = endpoint.upstream_model(group.model or request.facts.model)
+        breaker = state.breaker(model, world.rng)
+        if breaker.state is State.CLOSED or breaker.can_force(now):
+            candidate = Candidate(endpoint, state, breaker, model, 1.0)
+            is_probe = breaker.state is not State.CLOSED
+            return Placement(candidate, "probe", group.is_fallback, is_probe=is_probe)
+    quarantined = [o for o in outs if o.reason in ("credential", "not_found")]
+    for out in quarantined:
+        endpoint = request.snapshot.endpoints[out.endpoint_id]
+        if out.reason == "credential":
+            _, why = world.blocks.get(credential_key(endpoint), (0.0, ""))
+            if why != "auth":
+                continue  # an exhausted quota is a fact, not a suspicion: never tried early
+        group = fallbacks[out.endpoint_id]
+        model = endpoint.upstream_model(group.model or request.facts.model)
+        state = world.states[out.endpoint_id]
+        candidate = Candidate(endpoint, state, state.breaker(model, world.rng), model, 1.0)
+        if candidate.breaker.state is State.CLOSED or candidate.breaker.can_force(now):
+            return Placement(candidate, "only", group.is_fallback, is_probe=_is_probe(candidate))
+    return None

@@ -1,0 +1,188 @@
+"""Whether a call may be attempted again, when, and at whose expense.
+
+`RetryPlan` is one call's memory of its failures and its one scheduled next attempt. The budget token
+is taken when a retry is scheduled and given back if it is never sent. A refusal is a reason in one
+word; the call then surfaces what the last attempt brought.
+
+Pure; single-threaded under the engine's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from headway.core.backoff import FAILOVER_JITTER_S, HINT_WAIT_MAX_S, backoff_s, usable_hint
+from headway.core.model import (
+    INFINITY,
+    TRAITS,
+    Attempt,
+    AttemptKind,
+    CallFacts,
+    FailureClass,
+    Outcome,
+    Rng,
+)
+from headway.core.snapshot import Route, Snapshot
+from headway.core.state import Pool
+
+ATTEMPTS_DEFAULT = 3
+FREE_RETRIES_MAX = 2
+"""Failures that say nothing about anyone (a stale connection) are repeated this often per call."""
+
+
+class Scheduled(NamedTuple):
+    """The next attempt; `paid` while it holds a budget token that was not yet spent by sending."""
+
+    at: float
+    kind: AttemptKind
+    backoff_s: float
+    paid: bool
+
+
+_SENT = Scheduled(-INFINITY, AttemptKind.RETRY, 0.0, paid=False)
+
+
+class RetryPlan:
+    """One call's attempts so far and the next one."""
+
+    __slots__ = (
+        "_counted",
+        "_failovers",
+        "_free_retries",
+        "_retries",
+        "last",
+        "last_kind",
+        "min_context",
+        "next_up",
+        "tried",
+    )
+
+    def __init__(self, now: float) -> None:
+        self.next_up = Scheduled(now, AttemptKind.INITIAL, 0.0, paid=False)
+        self.tried: frozenset[str] = frozenset()
+        """Endpoints that failed this call: avoided while another is left."""
+        self.last: Attempt | None = None
+        self.last_kind: FailureClass | None = None
+        self.min_context = 0
+        """After a context-length failure: only declared windows larger than this will do."""
+        self._counted = 0
+        self._retries = 0
+        self._failovers = 0
+        self._free_retries = 0
+
+    def may_stay(self) -> bool:
+        """Whether the last failure may be repeated at the endpoint it happened on."""
+        return self.last_kind is None or TRAITS[self.last_kind].retry_here
+
+    def sent(self) -> Scheduled:
+        """The scheduled attempt is going out; returns what it was."""
+        was, self.next_up = self.next_up, _SENT
+        self._counted += 1
+        return was
+
+    def withdrawn(self, pool: Pool, now: float) -> None:
+        """The scheduled attempt will never go out: its token goes back."""
+        if self.next_up.paid:
+            pool.budget.refund(now)
+            self.next_up = self.next_up._replace(paid=False)
+
+    def has_attempts_left(self, route: Route, facts: CallFacts) -> bool:
+        """Whether the policy's, or else the caller's, attempt count allows another."""
+        for bound in (route.retry.attempts_max, facts.attempts_max):
+            if bound is not None:
+                return self._counted < bound
+        return self._counted < ATTEMPTS_DEFAULT
+
+    def is_task_budget_spent(self, facts: CallFacts) -> bool:
+        """Whether the task has used up its extra attempts."""
+        left = facts.extra_attempts_left
+        return left is not None and self._counted - 1 >= left
+
+    def note(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Remember the latest failure."""
+        self.last, self.last_kind = attempt, outcome.kind
+
+    def schedule_free(self, outcome: Outcome, now: float) -> bool:
+        """Schedule an immediate, uncharged repeat if the failure said nothing about anyone."""
+        if not outcome.free_retry or self._free_retries >= FREE_RETRIES_MAX:
+            return False
+        self._free_retries += 1
+        self._counted -= 1  # not an attempt in the sense of the caller's limit
+        self.next_up = Scheduled(now, AttemptKind.RETRY, 0.0, paid=False)
+        return True
+
+    def schedule(
+        self,
+        attempt: Attempt,
+        outcome: Outcome,
+        facts: CallFacts,
+        route: Route,
+        snapshot: Snapshot,
+        pool: Pool,
+        *,
+        deadline_at: float,
+        has_alternative: Callable[[], bool],
+        rng: Rng,
+        now: float,
+    ) -> str:
+        """Schedule the next attempt and take its token, or return why there is none."""
+        traits = TRAITS[outcome.kind]
+        insists = outcome.should_retry is True
+        denied = self._forbidden(outcome, facts, route, insists=insists)
+        if denied:
+            return denied
+        if outcome.kind is FailureClass.CONTEXT_LENGTH:
+            window = snapshot.endpoints[attempt.endpoint_id].max_context_tokens
+            self.min_context = max(self.min_context, window or max(1, facts.prompt_tokens))
+        self.tried |= {attempt.endpoint_id}
+        may_stay = traits.retry_here or insists
+        delay = self._delay_s(outcome, facts, route, has_alternative, rng, may_stay=may_stay)
+        if delay is None:
+            return "hint" if usable_hint(outcome.retry_after_s) else "breaker"
+        if now + delay >= deadline_at:
+            return "deadline"
+        if not pool.budget.withdraw(now):
+            return "budget"
+        self._retries += 1
+        self.next_up = Scheduled(now + delay, AttemptKind.RETRY, delay, paid=True)
+        return ""
+
+    def _forbidden(self, outcome: Outcome, facts: CallFacts, route: Route, *, insists: bool) -> str:
+        traits = TRAITS[outcome.kind]
+        if outcome.should_retry is False or not (
+            traits.retry_here or traits.move_elsewhere or insists
+        ):
+            return "not_retryable"
+        on = route.retry.on
+        if on is not None and not ({outcome.kind.value, str(outcome.status)} & on):
+            return "not_retryable"
+        if outcome.reached_model and not facts.repeatable:
+            return "not_retryable"
+        # Delegated: the SDK counts its own attempts, and does not tell.
+        if not facts.delegated and not self.has_attempts_left(route, facts):
+            return "attempts"
+        if self.is_task_budget_spent(facts):
+            return "task_budget"
+        return ""
+
+    def _delay_s(
+        self,
+        outcome: Outcome,
+        facts: CallFacts,
+        route: Route,
+        has_alternative: Callable[[], bool],
+        rng: Rng,
+        *,
+        may_stay: bool,
+    ) -> float | None:
+        if not facts.delegated and not facts.pinned_to and has_alternative():
+            self._failovers += 1
+            return 0.0 if self._failovers == 1 else rng.random() * FAILOVER_JITTER_S
+        if not may_stay:
+            return None
+        hint = usable_hint(outcome.retry_after_s)
+        if hint is not None:
+            # The endpoint's own cool-down, widened by jitter, holds the send back after this.
+            return hint if hint <= HINT_WAIT_MAX_S else None
+        return backoff_s(route.retry, self._retries, rng)

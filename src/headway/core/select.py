@@ -1,0 +1,256 @@
+"""Selection: filter the endpoints of a group, then choose one.
+
+The default strategy, `steady`: the published weights are the centre, and only this process's own
+evidence moves them. With r the residual of an endpoint (seen over planned latency) and q = r over
+the mean of the known ones,
+
+    p = weight x exp(-(q / q_min - 1) / 0.3) x slow start x penalty
+
+and then one draw by p x 0.05^(own outstanding / (n x weight)), or, with choices = 2, two draws by p
+of which the one with the lower own outstanding / weight is kept. Load figures of a shared snapshot
+never rank endpoints from call to call: ranking by a 10 s old snapshot herds (1.7 to 3.7 x the mean
+latency of an informed gateway), while this rule stays within 1.08 x at any age of the policy.
+
+To add a strategy: one function, one row in `STRATEGIES`. Pure and deterministic under a seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from headway.core.breaker import Breaker
+from headway.core.model import CallFacts, Rng
+from headway.core.snapshot import Endpoint, Route
+from headway.core.state import PENALTY_PER_BADNESS, EndpointState, Pool, slow_start
+
+SHARPNESS = 0.3
+"""How far apart two residuals must be for a factor e between shares."""
+OUTSTANDING_BASE = 0.05
+"""Weight left per own outstanding attempt at an endpoint of average weight."""
+TIE = 1.02
+"""Two draws whose own load differs by less are equal: the first stands."""
+AFFINITY_Q_MAX = 2.0
+"""A warm endpoint this much slower than the pool's mean is left."""
+
+
+class Candidate:
+    """An endpoint that could take the call now, with what speaks for and against it."""
+
+    __slots__ = (
+        "breaker",
+        "endpoint",
+        "expected_s",
+        "is_probe",
+        "model",
+        "p",
+        "penalty",
+        "q",
+        "slow_start",
+        "state",
+        "usd",
+        "weight",
+    )
+
+    def __init__(
+        self, endpoint: Endpoint, state: EndpointState, breaker: Breaker, model: str, weight: float
+    ) -> None:
+        self.endpoint = endpoint
+        self.state = state
+        self.breaker = breaker
+        self.model = model
+        self.weight = weight
+        """Normalised among the candidates."""
+        self.is_probe = False
+        self.q = 1.0
+        self.slow_start = 1.0
+        self.penalty = 1.0
+        self.p = 0.0
+        self.expected_s: float | None = None
+        self.usd: float | None = None
+
+    @property
+    def pressure(self) -> float:
+        """Own outstanding per unit of weight."""
+        return self.state.inflight / self.weight if self.weight > 0 else math.inf
+
+
+class Out(NamedTuple):
+    """An endpoint that cannot take the call, why, and until when."""
+
+    endpoint_id: str
+    reason: str
+    """draining | disabled | tried | context_window | body_size | throttled | not_found | credential
+    | open | ejected | limit | cold | paced | domain"""
+    until: float
+
+
+class Choice(NamedTuple):
+    """What a strategy may look at beside the candidates."""
+
+    route: Route
+    pool: Pool
+    facts: CallFacts
+    usd_per_second: float
+    rng: Rng
+
+
+Strategy = Callable[[Sequence[Candidate], Choice], Candidate]
+
+
+def weigh(candidates: Sequence[Candidate], choice: Choice, now: float) -> None:
+    """Fill in q, slow start, penalty and p of every candidate."""
+    total = sum(c.weight for c in candidates)
+    known: list[float] = []
+    residuals: list[float | None] = []
+    for c in candidates:
+        c.weight = c.weight / total if total > 0 else 1.0 / len(candidates)
+        r = c.state.residual(now)
+        residuals.append(r)
+        if r is not None:
+            known.append(r)
+    mean = sum(known) / len(known) if known else 1.0
+    q_min = math.inf
+    for c, r in zip(candidates, residuals, strict=True):
+        c.q = r / mean if r is not None else 1.0
+        q_min = min(q_min, c.q)
+    for c in candidates:
+        c.slow_start = slow_start(c.breaker, now)
+        badness = c.state.badness(now)
+        c.penalty = math.exp(-PENALTY_PER_BADNESS * badness) if badness else 1.0
+        c.p = c.weight * math.exp(-(c.q / q_min - 1.0) / SHARPNESS) * c.slow_start * c.penalty
+    if choice.usd_per_second > 0:
+        _weigh_price(candidates, choice.usd_per_second)
+
+
+def _weigh_price(candidates: Sequence[Candidate], usd_per_second: float) -> None:
+    """Trade price against time: a dollar is worth 1 / usd_per_second seconds of expected latency."""
+    priced = [c for c in candidates if c.usd is not None and c.expected_s is not None]
+    if len(priced) < len(candidates):
+        return  # an unknown price is not a low one: leave the weights alone
+    totals = [(c.expected_s or 0.0) + (c.usd or 0.0) / usd_per_second for c in priced]
+    best = min(totals)
+    for c, total in zip(priced, totals, strict=True):
+        c.p *= math.exp(-(total / best - 1.0) / SHARPNESS) if best > 0 else 1.0
+
+
+def draw(candidates: Sequence[Candidate], weights: Sequence[float], rng: Rng) -> Candidate:
+    """One weighted draw; uniform when nothing has weight."""
+    total = sum(weights)
+    if not total > 0:
+        return candidates[min(len(candidates) - 1, int(rng.random() * len(candidates)))]
+    x = rng.random() * total
+    for candidate, weight in zip(candidates, weights, strict=True):
+        x -= weight
+        if x < 0:
+            return candidate
+    return max(zip(candidates, weights, strict=True), key=lambda cw: cw[1])[0]
+
+
+def steady(candidates: Sequence[Candidate], choice: Choice) -> Candidate:
+    """The default: published weights, moved only by own evidence (see the module)."""
+    if choice.route.selection.choices >= 2:
+        return _two_steady_draws(candidates, choice.rng)
+    n = len(candidates)
+    loads = [c.state.inflight / (n * c.weight) if c.weight > 0 else math.inf for c in candidates]
+    least = min(loads)  # only differences matter; subtracting keeps the powers in range
+    weights = [
+        c.p * OUTSTANDING_BASE ** (load - least) if math.isfinite(load) else 0.0
+        for c, load in zip(candidates, loads, strict=True)
+    ]
+    return draw(candidates, weights, choice.rng)
+
+
+def _two_steady_draws(candidates: Sequence[Candidate], rng: Rng) -> Candidate:
+    first = draw(candidates, [c.p for c in candidates], rng)
+    rest = [c for c in candidates if c is not first]
+    second = draw(rest, [c.p for c in rest], rng)
+    return second if second.pressure * TIE < first.pressure else first
+
+
+def weighted_random(candidates: Sequence[Candidate], choice: Choice) -> Candidate:
+    """By published weight alone (slow start kept)."""
+    return draw(candidates, [c.weight * c.slow_start for c in candidates], choice.rng)
+
+
+def round_robin(candidates: Sequence[Candidate], choice: Choice) -> Candidate:
+    """Smooth weighted round robin (after nginx): the largest credit goes, and pays one round."""
+    turn = choice.pool.turn
+    best = candidates[0]
+    for c in candidates:
+        turn[c.endpoint.id] = turn.get(c.endpoint.id, 0.0) + c.weight
+        if turn[c.endpoint.id] > turn[best.endpoint.id]:
+            best = c
+    turn[best.endpoint.id] -= 1.0
+    return best
+
+
+def least_inflight(candidates: Sequence[Candidate], choice: Choice) -> Candidate:
+    """Fewest own outstanding per weight; ties at random."""
+    low = min(c.pressure for c in candidates)
+    ties = [c for c in candidates if c.pressure <= low]
+    return draw(ties, [c.weight for c in ties], choice.rng)
+
+
+def two_choices(candidates: Sequence[Candidate], choice: Choice) -> Candidate:
+    """Two draws by published weight, the one with fewer own outstanding per weight."""
+    first = draw(candidates, [c.weight for c in candidates], choice.rng)
+    rest = [c for c in candidates if c is not first]
+    second = draw(rest, [c.weight for c in rest], choice.rng)
+    return second if second.pressure < first.pressure else first
+
+
+def min_cost(candidates: Sequence[Candidate], choice: Choice) -> Candidate:
+    """Smallest expected latency plus priced cost. Herds on shared figures: a baseline, not a default."""
+
+    def total(c: Candidate) -> float:
+        seconds = (c.expected_s if c.expected_s is not None else 1.0) * c.q
+        if choice.usd_per_second > 0 and c.usd is not None:
+            seconds += c.usd / choice.usd_per_second
+        return seconds
+
+    low = min(total(c) for c in candidates)
+    ties = [c for c in candidates if total(c) <= low]
+    return draw(ties, [c.weight for c in ties], choice.rng)
+
+
+STRATEGIES: dict[str, Strategy] = {
+    "steady": steady,
+    "weighted_random": weighted_random,
+    "round_robin": round_robin,
+    "least_inflight": least_inflight,
+    "two_choices": two_choices,
+    "min_cost": min_cost,
+}
+NEEDS_EXPECTATION = frozenset({"min_cost"})
+"""Strategies that read `expected_s` of every candidate."""
+
+
+def choose(candidates: Sequence[Candidate], choice: Choice, now: float) -> Candidate:
+    """Run the route's strategy over candidates that all may take the call."""
+    if len(candidates) == 1:
+        candidates[0].weight = 1.0
+        return candidates[0]
+    weigh(candidates, choice, now)
+    selection = choice.route.selection
+    if selection.explore > 0 and choice.rng.random() < selection.explore:
+        return weighted_random(candidates, choice)
+    return STRATEGIES[selection.algorithm](candidates, choice)
+
+
+def may_stay_warm(candidate: Candidate, candidates: Sequence[Candidate], choice: Choice) -> bool:
+    """Whether a call should go to the endpoint that holds its prefix, rather than be drawn.
+
+    Call after `weigh`. A tight bound on own outstanding is off by default: in agent sessions it
+    throws the cache away (hits fell to 0.39 of the ideal).
+    """
+    if candidate.q > AFFINITY_Q_MAX:
+        return False
+    bound = choice.route.affinity.max_load_factor
+    if bound is not None and candidate.state.inflight > 0:
+        # Both sides count the call about to be placed, as in bounded-load consistent hashing.
+        mean = (sum(c.state.inflight for c in candidates) + 1) / len(candidates)
+        if candidate.state.inflight + 1 > bound * max(1.0, mean):
+            return False
+    return True

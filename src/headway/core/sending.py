@@ -1,0 +1,93 @@
+"""Opening an attempt: the permit, the limits it runs under, and what it is charged.
+
+Pure; single-threaded under the engine's lock.
+"""
+
+from __future__ import annotations
+
+from headway.core.breaker import Permit
+from headway.core.model import INFINITY, Attempt, AttemptKind, CallFacts
+from headway.core.place import Placement
+from headway.core.retry import Scheduled
+from headway.core.select import Candidate
+from headway.core.snapshot import Route
+
+PROBE_LEASE_S = 30.0
+"""A probe that has shown nothing for this long gives its place to the next."""
+GENERATION_ALLOWANCE = 3.0
+"""A call that is not streamed shows its first token with its last: it may take this many times the
+expected whole before it counts as late."""
+
+
+def open_attempt(
+    placement: Placement,
+    candidate: Candidate,
+    facts: CallFacts,
+    route: Route,
+    *,
+    number: int,
+    kind: AttemptKind,
+    backoff_s: float,
+    deadline_at: float,
+    now: float,
+) -> Attempt:
+    """Take the permit, book the attempt against the endpoint, and describe it for the driver."""
+    lease_s = min(PROBE_LEASE_S, route.deadline.ttft_s)
+    permit = candidate.breaker.acquire(now, lease_s=lease_s, force=placement.is_probe)
+    if permit is None:
+        # A pinned call goes where its object lives, beside a running probe if need be. The permit
+        # is of no generation: its result settles nothing.
+        permit = Permit(-1, is_probe=False)
+    state = candidate.state
+    state.inflight += 1
+    if state.is_paced:
+        state.rpm.charge(1.0, now)
+        state.tpm.charge(facts.prompt_tokens + route.expected_output_tokens, now)
+    return Attempt(
+        number=number,
+        kind=kind,
+        endpoint_id=candidate.endpoint.id,
+        model=candidate.model,
+        started_at=now,
+        deadline_at=deadline_at,
+        first_token_by=min(deadline_at, now + first_token_limit_s(candidate, facts, route)),
+        idle_s=route.deadline.idle_s,
+        reason=placement.reason,
+        predicted_s=candidate.expected_s,
+        backoff_s=backoff_s,
+        breaker_state=candidate.breaker.state.value,
+        permit=permit.generation,
+        is_probe=permit.is_probe,
+        planned_uncached_tokens=max(0, facts.prompt_tokens - placement.warm_tokens),
+    )
+
+
+def cannot_finish(
+    placement: Placement, candidate: Candidate, facts: CallFacts, deadline_at: float, now: float
+) -> bool:
+    """Whether the profile says that no first token can come before the deadline."""
+    endpoint = candidate.endpoint
+    if deadline_at == INFINITY or endpoint.profile is None:
+        return False
+    uncached = max(0, facts.prompt_tokens - placement.warm_tokens)
+    ttft = endpoint.profile.predict_ttft_s(endpoint.planned_load, uncached)
+    return deadline_at - now < ttft + endpoint.rtt_s
+
+
+def first_token_limit_s(candidate: Candidate, facts: CallFacts, route: Route) -> float:
+    """Seconds the attempt may take to show its first token; INFINITY without a limit."""
+    limit = route.deadline.ttft_s
+    if facts.stream or limit == INFINITY:
+        return limit
+    if candidate.endpoint.profile is None or candidate.expected_s is None:
+        return INFINITY
+    return limit + GENERATION_ALLOWANCE * candidate.expected_s
+
+
+def kind_of(scheduled: Scheduled, placement: Placement) -> AttemptKind:
+    """Why the attempt is made."""
+    if placement.is_fallback:
+        return AttemptKind.FALLBACK
+    if scheduled.kind is AttemptKind.INITIAL and placement.is_probe:
+        return AttemptKind.PROBE
+    return scheduled.kind

@@ -1,0 +1,242 @@
+"""Learning: what the end of an attempt teaches about its endpoint, credential, pool and prompt.
+
+Three-way by design: good, bad, or nothing. A cancelled call or a lost hedge passes through here and
+changes nothing but the in-flight count.
+
+Pure; single-threaded under the engine's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headway.core.backoff import throttle_s, usable_hint, widen_hint
+from headway.core.breaker import Permit, State
+from headway.core.expect import planned_latency_s
+from headway.core.model import (
+    INFINITY,
+    Attempt,
+    BreakerChanged,
+    CallFacts,
+    CredentialBlocked,
+    EndpointThrottled,
+    Event,
+    FailureClass,
+    Health,
+    LimitChanged,
+    Outcome,
+)
+from headway.core.snapshot import Route
+from headway.core.state import EndpointState, Pool
+from headway.core.world import World, credential_key
+
+QUOTA_BLOCK_S = 300.0
+AUTH_BLOCK_S = 60.0
+NOT_FOUND_S = 60.0
+SLOW_VS_P99 = 2.0
+SLOW_VS_MEAN = 5.0
+"""A first token later than this, against its profile, is soft evidence of trouble."""
+SOFT_BADNESS = 0.5
+
+Emit = Callable[[Event], None]
+_OVERLOAD = frozenset(
+    {
+        FailureClass.RATE_LIMITED,
+        FailureClass.OVERLOADED,
+        FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN,
+    }
+)
+
+
+def first_token(
+    world: World, facts: CallFacts, pool: Pool, attempt: Attempt, now: float, emit: Emit
+) -> None:
+    """The attempt's first content arrived: the endpoint works, and a probe has its answer."""
+    state = world.states.get(attempt.endpoint_id)
+    if state is None:
+        return
+    ttft = now - attempt.started_at
+    pool.observe_ttft(ttft, facts.prompt_tokens)
+    breaker = state.breaker(attempt.model, world.rng)
+    breaker.proven = breaker.proven or breaker.state is State.CLOSED
+    if attempt.is_probe:
+        before = breaker.state
+        permit = Permit(attempt.permit, attempt.is_probe)
+        breaker.record(permit, Health.GOOD, attempt.started_at, now)
+        _report_breaker(state, attempt.model, before, now, emit, world)
+
+
+def settle(
+    world: World,
+    facts: CallFacts,
+    route: Route,
+    pool: Pool,
+    attempt: Attempt,
+    outcome: Outcome,
+    now: float,
+    emit: Emit,
+) -> None:
+    """Fold one ended attempt into what this process knows."""
+    state = world.states.get(attempt.endpoint_id)
+    if state is None:
+        return
+    breaker = state.breaker(attempt.model, world.rng)
+    permit = Permit(attempt.permit, attempt.is_probe)
+    before = breaker.state
+    inflight = state.inflight
+    state.inflight -= 1
+    health = outcome.health
+    if attempt.lost or outcome.free_retry or outcome.kind is FailureClass.CANCELLED:
+        breaker.release(permit)
+    elif health is Health.GOOD:
+        _learn_success(world, facts, route, pool, state, attempt, outcome, inflight, now)
+        if _was_slow(state, attempt, facts):
+            breaker.record_slow(permit, now)
+            state.blame(SOFT_BADNESS, now)
+        else:
+            breaker.record(permit, Health.GOOD, attempt.started_at, now)
+        pool.ejector.record(attempt.endpoint_id, ok=True)
+    else:
+        _learn_failure(world, facts, pool, state, attempt, outcome, inflight, now, emit)
+        if health is Health.NOTHING:
+            breaker.release(permit)
+        elif _is_only_a_request_to_wait(outcome) and not attempt.is_probe and breaker.proven:
+            pass  # the cool-down is the whole answer; a server that paces us is healthy
+        else:
+            breaker.record(permit, health, attempt.started_at, now)
+    _report_breaker(state, attempt.model, before, now, emit, world)
+
+
+def _learn_success(
+    world: World,
+    facts: CallFacts,
+    route: Route,
+    pool: Pool,
+    state: EndpointState,
+    attempt: Attempt,
+    outcome: Outcome,
+    inflight: int,
+    now: float,
+) -> None:
+    seconds = now - attempt.started_at
+    state.throttles_in_row = 0
+    state.last_success_at = now
+    state.call_time_s += 0.1 * (seconds - state.call_time_s)
+    state.limit.on_success(inflight)
+    output = outcome.output_tokens or 0
+    uncached = attempt.planned_uncached_tokens
+    if outcome.input_tokens is not None and outcome.cached_tokens is not None:
+        uncached = max(0, outcome.input_tokens - outcome.cached_tokens)
+    planned = planned_latency_s(state.endpoint, pool, uncached, output)
+    pool.observe_call(seconds, output)
+    state.observe_latency(seconds, planned if planned is not None else seconds, now)
+    if route.affinity.key and (facts.session is not None or facts.prefix):
+        world.affinity.remember(
+            facts.session, facts.prefix, facts.prompt_tokens, attempt.endpoint_id, now
+        )
+    if state.is_paced and outcome.input_tokens is not None:
+        estimated = facts.prompt_tokens + route.expected_output_tokens
+        state.tpm.charge(outcome.input_tokens + output - estimated, now)
+
+
+def _was_slow(state: EndpointState, attempt: Attempt, facts: CallFacts) -> bool:
+    profile = state.endpoint.profile
+    if profile is None or attempt.first_token_at is None:
+        return False
+    ttft = attempt.first_token_at - attempt.started_at
+    load = state.endpoint.planned_load
+    planned = profile.predict_ttft_s(load, attempt.planned_uncached_tokens) + state.endpoint.rtt_s
+    bound = SLOW_VS_MEAN * planned
+    if profile.ttft_p99_s is not None:
+        bound = max(SLOW_VS_P99 * profile.ttft_p99_s.at(load), 2.0 * planned)
+    return ttft > bound
+
+
+def _is_only_a_request_to_wait(outcome: Outcome) -> bool:
+    return outcome.kind is FailureClass.RATE_LIMITED and (
+        usable_hint(outcome.retry_after_s) is not None
+    )
+
+
+def _learn_failure(
+    world: World,
+    facts: CallFacts,
+    pool: Pool,
+    state: EndpointState,
+    attempt: Attempt,
+    outcome: Outcome,
+    inflight: int,
+    now: float,
+    emit: Emit,
+) -> None:
+    kind = outcome.kind
+    health = outcome.health
+    hint = usable_hint(outcome.retry_after_s)
+    if kind is FailureClass.QUOTA_EXHAUSTED:
+        _block_credential(world, state, QUOTA_BLOCK_S, hint, "quota_exhausted", now, emit)
+    elif kind is FailureClass.AUTH and not facts.delegated:
+        _block_credential(world, state, AUTH_BLOCK_S, None, "auth", now, emit)
+    elif kind is FailureClass.NOT_FOUND and not facts.delegated:
+        state.put_out(attempt.model, now + NOT_FOUND_S, "not_found")
+    elif kind is FailureClass.RATE_LIMITED or (health is not Health.NOTHING and hint is not None):
+        _cool_down(world, facts, state, attempt, hint, now, emit)
+    if kind in _OVERLOAD and state.limit.on_overload(inflight, state.call_time_s, now):
+        limit = state.limit.limit
+        emit(LimitChanged(attempt.endpoint_id, INFINITY if limit is None else limit, now))
+    if health is not Health.NOTHING:
+        state.blame(1.0 if health is Health.HARD else SOFT_BADNESS, now)
+        pool.ejector.record(attempt.endpoint_id, ok=False)
+
+
+def _cool_down(
+    world: World,
+    facts: CallFacts,
+    state: EndpointState,
+    attempt: Attempt,
+    hint: float | None,
+    now: float,
+    emit: Emit,
+) -> None:
+    if hint is None:
+        wait = throttle_s(state.throttles_in_row, world.rng)
+        state.throttles_in_row += 1
+    elif facts.delegated:
+        wait = hint  # the SDK sleeps exactly the hint; a wider wait here would only add to it
+    else:
+        wait = widen_hint(hint, world.rng)
+    state.put_out(attempt.model, now + wait, "throttled")
+    emit(EndpointThrottled(attempt.endpoint_id, attempt.model, now + wait, now))
+
+
+def _block_credential(
+    world: World,
+    state: EndpointState,
+    seconds: float,
+    hint: float | None,
+    reason: str,
+    now: float,
+    emit: Emit,
+) -> None:
+    # Jittered upwards only: a fleet sharing one account must not return as one wave, nor early.
+    until = now + max(seconds, hint or 0.0) * (1.0 + 0.2 * world.rng.random())
+    key = credential_key(state.endpoint)
+    world.blocks[key] = (until, reason)
+    emit(CredentialBlocked(key, state.endpoint.id, reason, until, now))
+
+
+def _report_breaker(
+    state: EndpointState, model: str, before: State, now: float, emit: Emit, world: World
+) -> None:
+    breaker = state.breaker(model, world.rng)
+    if breaker.state is not before:
+        emit(
+            BreakerChanged(
+                state.endpoint.id,
+                model,
+                before.value,
+                breaker.state.value,
+                breaker.reason,
+                breaker.open_until,
+                now,
+            )
+        )

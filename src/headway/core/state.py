@@ -1,0 +1,239 @@
+"""What this process knows of one endpoint, and of one pool of endpoints.
+
+`EndpointState` outlives snapshots: a policy swap keeps it for every endpoint whose id stays.
+`Pool` is what the calls of one route share: budgets, queue, peers, latency history.
+
+Pure; single-threaded under the engine's lock. Reads never change state: decays are computed from
+the last event, so a thousand cancelled calls leave it bit-identical.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from headway.core.admission import ConcurrencyLimit, RateGate, WaitQueue
+from headway.core.breaker import Breaker
+from headway.core.budget import HedgeBudget, RetryBudget
+from headway.core.eject import PeerEjector
+from headway.core.model import INFINITY, Rng
+from headway.core.snapshot import Endpoint, Route
+
+RESIDUAL_GAIN = 0.2
+RESIDUAL_RANGE = (0.5, 4.0)
+RESIDUAL_FORGET_S = 180.0
+"""Own evidence fades to neutral over this long: an idle slow endpoint gets another look."""
+BADNESS_HALF_LIFE_S = 30.0
+BADNESS_MAX = 3.0
+PENALTY_PER_BADNESS = 2.0
+"""One fresh hard failure divides an endpoint's share by e^2 = 7.4."""
+SLOW_START_S = 30.0
+SLOW_START_FLOOR = 0.1
+BREAKERS_MAX = 256
+"""Models per endpoint with a breaker of their own; the least recent is dropped."""
+UNIT_OVERHEAD_TOKENS = 64.0
+"""Where there is no profile, a call costs (64 + output tokens) units of its pool's mean time."""
+TTFT_HISTORY = 200
+TTFT_HISTORY_MIN = 50
+TTFT_REFRESH = 20
+SIZE_BUCKETS = (1_000, 8_000, 64_000)
+"""Prompt tokens: TTFT is compared within a bucket."""
+
+
+class EndpointState:
+    """The mutable side of one endpoint."""
+
+    __slots__ = (
+        "_badness",
+        "_badness_at",
+        "_residual",
+        "_residual_at",
+        "breakers",
+        "call_time_s",
+        "endpoint",
+        "inflight",
+        "is_paced",
+        "last_success_at",
+        "limit",
+        "outs",
+        "rpm",
+        "throttles_in_row",
+        "tpm",
+    )
+
+    def __init__(self, endpoint: Endpoint, ceiling: int | None) -> None:
+        self.endpoint = endpoint
+        self.inflight = 0
+        self.limit = ConcurrencyLimit(_tighter(endpoint.capacity.concurrency, ceiling))
+        self.rpm = RateGate(endpoint.capacity.rpm)
+        self.tpm = RateGate(endpoint.capacity.tpm)
+        self.is_paced = _has_rate(endpoint)
+        """Whether a rate per minute is published; saves asking the gates on every call."""
+        self.breakers: dict[str, Breaker] = {}
+        self.outs: dict[str, tuple[float, str]] = {}
+        """model -> (until, reason): cool-downs the server asked for, and quarantined models."""
+        self.throttles_in_row = 0
+        self.call_time_s = 1.0
+        self.last_success_at = -INFINITY
+        self._residual = 1.0
+        self._residual_at = -INFINITY
+        self._badness = 0.0
+        self._badness_at = -INFINITY
+
+    def reconfigure(self, endpoint: Endpoint, ceiling: int | None) -> None:
+        """Adopt a new document's entry for the same id; everything learned is kept."""
+        self.endpoint = endpoint
+        self.limit.reconfigure(_tighter(endpoint.capacity.concurrency, ceiling))
+        self.rpm.reconfigure(endpoint.capacity.rpm)
+        self.tpm.reconfigure(endpoint.capacity.tpm)
+        self.is_paced = _has_rate(endpoint)
+
+    def breaker(self, model: str, rng: Rng) -> Breaker:
+        """The breaker for this endpoint and upstream model."""
+        breaker = self.breakers.get(model)
+        if breaker is None:
+            if len(self.breakers) >= BREAKERS_MAX:
+                del self.breakers[next(iter(self.breakers))]
+            breaker = self.breakers[model] = Breaker(rng)
+        return breaker
+
+    # -- latency evidence
+
+    def residual(self, now: float) -> float | None:
+        """Seen over planned latency, faded towards 1 with age; None when nothing is known."""
+        age = now - self._residual_at
+        if age >= RESIDUAL_FORGET_S:
+            return None
+        return 1.0 + (self._residual - 1.0) * (1.0 - age / RESIDUAL_FORGET_S)
+
+    def observe_latency(self, seen_s: float, planned_s: float, now: float) -> None:
+        """Fold one finished call into the residual."""
+        low, high = RESIDUAL_RANGE
+        ratio = min(high, max(low, seen_s / planned_s)) if planned_s > 0 else 1.0
+        known = self.residual(now)
+        base = 1.0 if known is None else known
+        self._residual = base + RESIDUAL_GAIN * (ratio - base)
+        self._residual_at = now
+
+    # -- failure evidence
+
+    def badness(self, now: float) -> float:
+        """Recent failures, halved every 30 s."""
+        if self._badness == 0.0:
+            return 0.0
+        return self._badness * math.pow(0.5, max(0.0, now - self._badness_at) / BADNESS_HALF_LIFE_S)
+
+    def blame(self, amount: float, now: float) -> None:
+        """Add to the badness: 1 for a hard failure, less for a soft one."""
+        self._badness = min(BADNESS_MAX, self.badness(now) + amount)
+        self._badness_at = now
+
+    def out_until(self, model: str) -> tuple[float, str]:
+        """When a cool-down or quarantine of this model ends, and why it stands."""
+        return self.outs.get(model, (-INFINITY, ""))
+
+    def put_out(self, model: str, until: float, reason: str) -> None:
+        """Leave this model alone until `until`; a longer existing cool-down stands."""
+        if until > self.out_until(model)[0]:
+            if len(self.outs) >= BREAKERS_MAX and model not in self.outs:
+                del self.outs[next(iter(self.outs))]
+            self.outs[model] = (until, reason)
+
+
+class Pool:
+    """What the calls of one route share."""
+
+    __slots__ = (
+        "_p95",
+        "_p95_age",
+        "_ttft",
+        "_unit_s",
+        "budget",
+        "ejector",
+        "exhausted",
+        "hedges",
+        "inflight",
+        "name",
+        "queue",
+        "turn",
+    )
+
+    def __init__(self, route: Route, now: float) -> None:
+        self.name = route.name
+        self.budget = RetryBudget(route.retry, now)
+        self.hedges = HedgeBudget(route.hedge)
+        self.queue = WaitQueue()
+        self.ejector = PeerEjector(now)
+        self.inflight = 0
+        self.exhausted = False
+        self.turn: dict[str, float] = {}
+        """Credits of the smooth weighted round robin."""
+        self._unit_s: float | None = None
+        self._ttft: dict[int, deque[float]] = {}
+        self._p95: dict[int, float] = {}
+        self._p95_age: dict[int, int] = {}
+
+    def reconfigure(self, route: Route) -> None:
+        """Adopt a new document's route of the same name."""
+        self.budget.reconfigure(route.retry)
+        self.hedges.reconfigure(route.hedge)
+        self.ejector.retain(route.endpoint_ids)
+
+    def planned_s(self, output_tokens: int) -> float | None:
+        """The pool's own mean for a call of this size; None before the first one."""
+        if self._unit_s is None:
+            return None
+        return self._unit_s * (UNIT_OVERHEAD_TOKENS + output_tokens)
+
+    def observe_call(self, seconds: float, output_tokens: int) -> None:
+        """Fold a finished call into the pool's mean (weight 1/20)."""
+        unit = seconds / (UNIT_OVERHEAD_TOKENS + output_tokens)
+        known = self._unit_s
+        self._unit_s = unit if known is None else known + 0.05 * (unit - known)
+
+    def observe_ttft(self, ttft_s: float, prompt_tokens: int) -> None:
+        """Remember a successful TTFT for the hedge delay."""
+        bucket = size_bucket(prompt_tokens)
+        history = self._ttft.get(bucket)
+        if history is None:
+            history = self._ttft[bucket] = deque(maxlen=TTFT_HISTORY)
+        history.append(ttft_s)
+        self._p95_age[bucket] = self._p95_age.get(bucket, 0) + 1
+
+    def hedge_delay_s(self, prompt_tokens: int) -> float | None:
+        """max(1.2 x median, p95) of recent TTFTs in the prompt's bucket; None below 50 samples."""
+        bucket = size_bucket(prompt_tokens)
+        history = self._ttft.get(bucket)
+        if history is None or len(history) < TTFT_HISTORY_MIN:
+            return None
+        if bucket not in self._p95 or self._p95_age[bucket] >= TTFT_REFRESH:
+            ordered = sorted(history)
+            n = len(ordered)
+            p95 = ordered[min(n - 1, int(0.95 * n))]
+            self._p95[bucket] = max(1.2 * ordered[n // 2], p95)
+            self._p95_age[bucket] = 0
+        return self._p95[bucket]
+
+
+def size_bucket(prompt_tokens: int) -> int:
+    """Index of the prompt-size bucket."""
+    return sum(prompt_tokens > bound for bound in SIZE_BUCKETS)
+
+
+def slow_start(breaker: Breaker, now: float) -> float:
+    """Share an endpoint gets back after its breaker closed: 10 % to 100 % over 30 s."""
+    if breaker.closed_at is None:
+        return 1.0
+    elapsed = now - breaker.closed_at
+    if elapsed >= SLOW_START_S:
+        return 1.0
+    return max(SLOW_START_FLOOR, elapsed / SLOW_START_S)
+
+
+def _has_rate(endpoint: Endpoint) -> bool:
+    return endpoint.capacity.rpm is not None or endpoint.capacity.tpm is not None
+
+
+def _tighter(a: int | None, b: int | None) -> float | None:
+    bounds = [x for x in (a, b) if x is not None]
+    return float(min(bounds)) if bounds else None
