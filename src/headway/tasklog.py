@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.cost import plain
 from headway.task.observe import TaskObserver, add_observer, remove_observer
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ def _given(**values: object) -> dict[str, object]:
 
 
 def _usd(amount: Decimal | None) -> str | None:
-    return None if amount is None else f"{amount:f}"
+    return None if amount is None else plain(amount)
 
 
 def _seconds(value: float | None) -> float | None:
