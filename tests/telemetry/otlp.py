@@ -1,8 +1,7 @@
 """An OTLP receiver in this process: what really goes over the wire, decoded from protobuf.
 
-`Otlp` is a plain HTTP server on loopback; `Pipeline` is a real SDK whose exporters point at it. Both
-are fixtures in `conftest.py`, and any end-to-end test may use them.
-"""
+`Otlp` is a plain HTTP server on loopback; `Pipeline` is a real SDK whose exporters point at it.
+Both are fixtures in `conftest.py`, and any end-to-end test may use them."""
 
 from __future__ import annotations
 
@@ -92,7 +91,8 @@ class Log:
 
 
 class Otlp:
-    """Receives all three signals; `spans`, `metrics` and `logs` are what arrived since `clear()`."""
+    """Receives all three signals; `spans`, `metrics` and `logs` are what arrived since
+    `clear()`."""
 
     def __init__(self) -> None:
         self.raw: list[bytes] = []

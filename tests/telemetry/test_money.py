@@ -77,7 +77,7 @@ def test_the_order_of_truth() -> None:
     ("price", "usage", "amount"),
     [
         (GPT_4O, tokens(1000, 100, 600), "0.00275"),
-        (Price(input_per_mtok=Decimal(2), output_per_mtok=Decimal(8)), tokens(1000, 0, 600), "0.002"),
+        (Price(input_per_mtok=Decimal(2)), tokens(1000, 0, 600), "0.002"),
         (
             Price(input_per_mtok=Decimal(2), cache_write_per_mtok=Decimal("2.5")),
             Usage(1000, 0, 100, 200),

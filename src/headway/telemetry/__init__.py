@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import headway.tasklog  # noqa: F401 - tells the task log of tasks, if HEADWAY_TASK_LOG names one
 from headway.task.observe import add_observer, remove_observer
 from headway.telemetry.names import EVENT_ROWS, LOG_EVENTS, METRICS
 from headway.telemetry.telemetry import Telemetry
@@ -20,12 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = ["EVENT_ROWS", "LOG_EVENTS", "METRICS", "Telemetry", "configure", "install", "telemetry"]
 
-_telemetry: Telemetry | None = None
+_telemetry = Telemetry()
+add_observer(_telemetry)
 
 
 def telemetry() -> Telemetry:
     """The telemetry of this process."""
-    return _telemetry if _telemetry is not None else install(Telemetry())
+    return _telemetry
 
 
 def install(new: Telemetry) -> Telemetry:
@@ -34,8 +36,7 @@ def install(new: Telemetry) -> Telemetry:
     Routers keep the one they were made with.
     """
     global _telemetry
-    if _telemetry is not None:
-        remove_observer(_telemetry)
+    remove_observer(_telemetry)
     _telemetry = new
     add_observer(new)
     return new
