@@ -260,10 +260,16 @@ _installed = TaskLog()
 add_observer(_installed)
 
 
-def install(log: TaskLog) -> TaskLog:
-    """Write finished tasks of this process to `log`, instead of as HEADWAY_TASK_LOG says."""
+def install(log: TaskLog | None = None) -> TaskLog:
+    """Write finished tasks of this process to `log`; None: as HEADWAY_TASK_LOG says, the
+    default."""
     global _installed
     remove_observer(_installed)
-    _installed = log
-    add_observer(log)
-    return log
+    _installed = log if log is not None else TaskLog()
+    add_observer(_installed)
+    return _installed
+
+
+def ensure_installed() -> TaskLog:
+    """The log in force. Without the variable it costs one look-up per finished task."""
+    return _installed

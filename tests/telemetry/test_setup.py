@@ -11,7 +11,7 @@ import pytest
 from tests.telemetry.otlp import Otlp
 
 WORK = """
-import headway.otel, headway.task as tasks, logging
+import headway as tasks, headway.otel, logging
 logging.basicConfig()
 from headway.record import Books
 from headway.telemetry import telemetry

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -15,7 +16,6 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-import headway.task as tasks
 from headway.core import model as core
 from headway.core.model import AttemptKind, CallDequeued, Usage
 from headway.record import Books
@@ -23,6 +23,8 @@ from headway.telemetry import EVENT_ROWS, LOG_EVENTS, METRICS, Telemetry
 from headway.telemetry.names import TASK_LOGS, TASK_METRICS
 from tests.telemetry.otlp import Otlp, Pipeline
 from tests.telemetry.play import E503, LOST, Player, Try, tokens
+
+tasks = import_module("headway.task")  # as an attribute of `headway` it is the function
 
 ANSWER = Try("us-1", usage=tokens(1000, 100, 600, 7), response_model="gpt-4o-2024-08-06")
 
@@ -331,7 +333,7 @@ def test_an_observer_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) ->
 
 def test_a_provider_set_later_is_used_from_then_on() -> None:
     script = """
-import headway.task as tasks
+import headway as tasks
 from opentelemetry import metrics, trace
 from headway.record import Books
 from headway.telemetry import telemetry
@@ -376,7 +378,7 @@ def test_without_a_provider_only_tasks_want_usage_and_nothing_is_watched() -> No
 from headway.record import Books
 from headway.telemetry import telemetry
 from headway.core.model import CallFacts
-import headway.task as tasks
+import headway as tasks
 books = Books(observer=telemetry())
 print(books.open_call(CallFacts("m"), 0.0).wants_usage)
 with tasks.task("t"): print(books.open_call(CallFacts("m"), 0.0).wants_usage)
@@ -393,7 +395,7 @@ class Block:
         if name == {missing!r} or name.startswith({missing + "."!r}):
             raise ImportError(name)
 sys.meta_path.insert(0, Block())
-import headway.task as tasks, headway.tasklog, headway.report, headway.otel
+import headway as tasks, headway.tasklog, headway.report, headway.otel
 from headway.record import Books
 from headway.telemetry import telemetry
 from headway.core.model import BudgetExhausted
@@ -420,7 +422,7 @@ def test_importing_loads_no_extra() -> None:
 import sys
 import headway.task, headway.record, headway.cost, headway.telemetry, headway.tasklog
 import headway.report, headway.otel, headway.tenacity
-heavy = ("genai_prices", "opentelemetry", "tenacity", "rich", "pydantic", "asyncio.subprocess")
+heavy = ("genai_prices", "opentelemetry", "tenacity", "rich")
 print([m for m in sys.modules if m.split(".")[0] in heavy])
 """
     assert run(script) == ["[]"]

