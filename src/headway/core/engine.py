@@ -285,14 +285,19 @@ class Engine:
             waiter.wake()
 
     def wake_next(self, pool: Pool, now: float) -> None:
-        """Let the next waiter try again: something ended, or the one before it got through."""
-        if not pool.queue.waiters:
+        """Let the next waiter try again: something ended, or the one before it got through.
+
+        Endpoints are shared between pools, so every pool with a queue gets a turn; whoever finds
+        no room goes on waiting.
+        """
+        if not self._parked:
             return
-        ticket = pool.queue.grant(now)
-        if ticket is not None:
-            waiter = self._parked.get(ticket)
-            if waiter is not None:
-                waiter.wake()
+        for waiting in (pool, *(p for p in self.world.pools.values() if p is not pool)):
+            if waiting.queue.waiters:
+                ticket = waiting.queue.grant(now)
+                waiter = self._parked.get(ticket) if ticket is not None else None
+                if waiter is not None:
+                    waiter.wake()
 
     def flush(self) -> None:
         """Deliver what was queued. Callers never hold the lock here, so a sink may call back in."""

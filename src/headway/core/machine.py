@@ -257,7 +257,7 @@ class CallMachine:
             if placement.until - now <= HINT_WAIT_MAX_S and placement.until < self._deadline_at:
                 self._leave_line(now)
                 return Wait(placement.until, "throttled")
-        elif obstacle == "open" and last is None and self.line.ticket is None:
+        elif obstacle == "open" and last is None and not self._is_cold_ok and not self.line.ticket:
             return self._stand("cold", now)  # someone else is probing: its answer comes soon
         if last is not None:
             return self._surface(last, "breaker", now)

@@ -1,0 +1,185 @@
+"""`wrap`: a client of the same class whose calls go through Headway.
+
+The seam is the http transport. The wrapped client is the SDK's own copy of the given one, standing
+on a shallow clone of the user's http client in which only the transport is ours; and our transport
+sends through the original. So proxies, TLS, mounts, hooks, cookies, auth and mock transports stay
+underneath, untouched, and the original client goes on working as it was.
+
+With `errors` the only module that imports openai.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
+
+import openai
+
+from headway.errors import WrapError
+from headway.transport.async_ import AsyncTransport
+from headway.transport.family import Family, family_of
+from headway.transport.home import Home
+from headway.transport.sync import Transport
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    import httpx2
+    from typing_extensions import Unpack
+
+    from headway.core.model import Rng, Sink
+    from headway.credentials import Credential
+    from headway.router import Router
+
+ClientT = TypeVar("ClientT", bound="openai.OpenAI | openai.AsyncOpenAI | ModuleType")
+
+POLICY_VARIABLE = "HEADWAY_POLICY"
+SHARED_ROUTERS_MAX = 256
+"""Policies remembered for sharing; a process with more distinct ones gets a router per client."""
+
+
+class RouterOptions(TypedDict, total=False):
+    """The keyword arguments of `Router` that `wrap` hands on."""
+
+    mode: str
+    zone: str | None
+    credentials: Mapping[str, Credential]
+    allowed_hosts: Sequence[str] | None
+    public_keys: Mapping[str, str | bytes] | None
+    cache_dir: str | os.PathLike[str] | None
+    shared_state: Any  # an object of headway.shared_state, an optional extra
+    on_event: Sink | None
+    clock: Callable[[], float] | None
+    rng: Rng | None
+
+
+def wrap(
+    client: ClientT,
+    policy: object = None,
+    *,
+    router: Router | None = None,
+    **router_options: Unpack[RouterOptions],
+) -> ClientT:
+    """Return a client of the same class that routes, bounds its retries and accounts for tasks.
+
+    `policy` is a URL, a path, a `Policy`, or a `Router`. None reads the environment variable
+    HEADWAY_POLICY; where that is unset, the client's own endpoint becomes the whole policy. Clients
+    wrapped with the same policy and options share one router. The given client is left as it is.
+    For the module-level client, pass the `openai` module itself.
+
+    Raises `WrapError` (a `TypeError`) for what can't be wrapped, is wrapped already or is closed;
+    `PolicyError` for a policy that can't be used.
+    """
+    if client is openai:  # type: ignore[comparison-overlap]
+        openai._client = wrap(openai._load_client(), policy, router=router, **router_options)  # type: ignore[attr-defined]
+        return client
+    if not isinstance(client, openai.OpenAI | openai.AsyncOpenAI):
+        raise WrapError(
+            f"headway.wrap() takes an OpenAI or AsyncOpenAI client, not {type(client).__name__}. "
+            "Clients of other SDKs that speak the OpenAI API can be replaced by one with base_url=."
+        )
+    http = client._client
+    if isinstance(getattr(http, "_transport", None), Transport | AsyncTransport):
+        raise WrapError(
+            "this client is wrapped already. Wrap the original client, or use what wrap() returned."
+        )
+    if http.is_closed:
+        raise WrapError("this client is closed, and the wrapped one would share its connections.")
+    family = family_of(http)
+    if family is None:
+        raise WrapError(f"{type(http).__name__} is neither an httpx2 nor an httpx client.")
+    chosen = router if router is not None else _router_for(client, policy, router_options)
+    home = Home(
+        family,
+        base_url=str(client.base_url),
+        azure=isinstance(client, openai.AzureOpenAI | openai.AsyncAzureOpenAI),
+        signed=getattr(client, "_provider_runtime", None) is not None,
+        attempts_max=client.max_retries + 1,
+    )
+    transport = (
+        Transport(chosen, cast("httpx2.Client", http), home)
+        if isinstance(client, openai.OpenAI)
+        else AsyncTransport(chosen, cast("httpx2.AsyncClient", http), home)
+    )
+    return cast("ClientT", _copy_of(client, _clone(http, transport, family)))
+
+
+# --------------------------------------------------------------------------- copies
+
+
+def _copy_of(client: openai.OpenAI | openai.AsyncOpenAI, http: Any) -> object:
+    # A client may have been built without credentials (the module client is): copying it must not
+    # ask for them. And copy() forgets that responses are to be validated strictly.
+    wrapped = client.copy(http_client=http, _enforce_credentials=False)
+    wrapped._strict_response_validation = client._strict_response_validation
+    return wrapped
+
+
+def _clone(http: Any, transport: Transport | AsyncTransport, family: Family) -> Any:
+    """The user's http client with our transport in it; everything else is shared with it."""
+    clone: Any = object.__new__(_clone_class(type(http)))
+    clone.__dict__.update(http.__dict__)
+    clone._transport = transport
+    clone._mounts = {}  # the original's are asked underneath
+    clone._headway_original = http
+    return clone
+
+
+@functools.cache
+def _clone_class(cls: type) -> type:
+    def forget(_self: object) -> None:
+        """Leave the connections alone: the SDK's classes close them when collected."""
+
+    def is_closed(self: Any) -> bool:
+        # Copies share their connections: closing one closes all, and all say so.
+        return bool(cls.is_closed.fget(self)) or bool(self._headway_original.is_closed)  # type: ignore[attr-defined]
+
+    body = {
+        "__del__": forget,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+        "__doc__": cls.__doc__,
+        "is_closed": property(is_closed),
+    }
+    return type(cls.__name__, (cls,), body)
+
+
+# --------------------------------------------------------------------------- sharing routers
+
+_shared: list[tuple[object, RouterOptions, weakref.ref[Router]]] = []
+
+
+def _router_for(
+    client: openai.OpenAI | openai.AsyncOpenAI, policy: object, options: RouterOptions
+) -> Router:
+    from headway.policy.builtin import pass_through
+    from headway.router import Router
+
+    if isinstance(policy, Router):
+        if options:
+            raise WrapError(
+                f"the router is given: {', '.join(options)} can only be set where it is made."
+            )
+        return policy
+    if policy is None:
+        policy = os.environ.get(POLICY_VARIABLE) or None
+    # Without a policy, clients of one base URL share what they learn of it.
+    name = policy if policy is not None else ("builtin", str(client.base_url))
+    _shared[:] = [entry for entry in _shared if entry[2]() is not None]
+    for known, known_options, reference in _shared:
+        if (router := reference()) is not None and _same(known, name) and known_options == options:
+            return router
+    if policy is None:
+        policy = pass_through(str(client.base_url))
+    router = Router(policy, **options)
+    if len(_shared) < SHARED_ROUTERS_MAX:
+        _shared.append((name, options, weakref.ref(router)))
+    return router
+
+
+def _same(a: object, b: object) -> bool:
+    # A policy document edited in place is another policy: only identity is safe for objects.
+    return a is b or (type(a) is type(b) and isinstance(a, str | tuple | os.PathLike) and a == b)

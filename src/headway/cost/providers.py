@@ -1,0 +1,53 @@
+"""Who runs an endpoint, by its host: telemetry's provider name, and the price list's."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from headway.core.snapshot import Endpoint
+
+_PROVIDERS: tuple[tuple[str, str, str], ...] = (
+    # host or host suffix, gen_ai.provider.name, name at genai-prices
+    ("api.openai.com", "openai", "openai"),
+    (".openai.azure.com", "azure.ai.openai", "azure"),
+    (".cognitiveservices.azure.com", "azure.ai.openai", "azure"),
+    (".services.ai.azure.com", "azure.ai.inference", "azure"),
+    (".models.ai.azure.com", "azure.ai.inference", "azure"),
+    ("api.anthropic.com", "anthropic", "anthropic"),
+    ("generativelanguage.googleapis.com", "gcp.gemini", "google"),
+    ("aiplatform.googleapis.com", "gcp.vertex_ai", "google"),
+    ("-aiplatform.googleapis.com", "gcp.vertex_ai", "google"),
+    (".amazonaws.com", "aws.bedrock", "aws"),
+    ("api.groq.com", "groq", "groq"),
+    ("api.deepseek.com", "deepseek", "deepseek"),
+    ("api.mistral.ai", "mistral_ai", "mistral"),
+    ("openrouter.ai", "openrouter", "openrouter"),
+    ("api.x.ai", "x_ai", "x-ai"),
+    ("api.together.xyz", "together_ai", "together"),
+    ("api.fireworks.ai", "fireworks_ai", "fireworks"),
+    ("api.perplexity.ai", "perplexity", "perplexity"),
+    ("api.cohere.com", "cohere", "cohere"),
+    ("api.cohere.ai", "cohere", "cohere"),
+    ("api.moonshot.ai", "moonshot_ai", "moonshotai"),
+)
+PRICE_NAMES = {name: priced_as for _, name, priced_as in _PROVIDERS}
+_DEFAULT_PROVIDER = "openai"
+_STANDARD_TIERS = frozenset({"auto", "default", "standard"})
+
+
+def provider_of(endpoint: Endpoint) -> tuple[str, bool]:
+    """(gen_ai.provider.name, whether that is more than a guess)."""
+    if endpoint.provider is not None:
+        return endpoint.provider, True
+    host = urlsplit(endpoint.base_url).hostname or ""
+    for suffix, name, _ in _PROVIDERS:
+        if host == suffix or (suffix[0] in ".-" and host.endswith(suffix)):
+            return name, True
+    if endpoint.dialect == "azure":
+        return "azure.ai.openai", True
+    return _DEFAULT_PROVIDER, False
+
+
+def provider_name(endpoint: Endpoint) -> str:
+    """`gen_ai.provider.name` of an endpoint: as the policy says, else by host, else "openai"."""
+    return provider_of(endpoint)[0]

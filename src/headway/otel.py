@@ -1,0 +1,130 @@
+"""OpenTelemetry for applications that have none yet: one explicit call.
+
+    import headway.otel
+    headway.otel.setup()        # SDK and OTLP exporters, as the standard OTEL_* variables say
+
+Nothing else in Headway sets a provider.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from typing import Any
+
+logger = logging.getLogger("headway")
+
+_MISSING = (
+    "headway.otel.setup() needs the OpenTelemetry SDK and an OTLP exporter: "
+    'pip install "headway[otel]"'
+)
+
+
+def setup(*, service_name: str | None = None) -> bool:
+    """Set up the OpenTelemetry SDK with OTLP exporters for spans, metrics and log events.
+
+    Everything is read from the standard environment: OTEL_EXPORTER_OTLP_ENDPOINT (and _HEADERS,
+    _PROTOCOL, the per-signal ones), OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
+    OTEL_TRACES_SAMPLER, OTEL_{TRACES,METRICS,LOGS}_EXPORTER ("otlp", "console" or "none").
+    `service_name` is used where the environment names none.
+
+    Returns True when it was set up; False, with a warning and nothing changed, when the application
+    already has a provider for any signal, or OTEL_SDK_DISABLED is true. Raises `ImportError` naming
+    the extra when the SDK or the exporter is not installed, `ValueError` for an unknown exporter or
+    protocol. The SDK flushes when the process ends.
+    """
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        logger.warning("headway.otel.setup() did nothing: OTEL_SDK_DISABLED is true")
+        return False
+    try:
+        from opentelemetry import metrics, trace
+        from opentelemetry._logs import get_logger_provider, set_logger_provider
+        from opentelemetry.sdk._logs import LoggerProvider
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+    except ImportError as problem:
+        raise ImportError(_MISSING) from problem
+    from headway.telemetry.otel_api import is_stand_in
+
+    taken = [
+        signal
+        for signal, provider in (
+            ("traces", trace.get_tracer_provider()),
+            ("metrics", metrics.get_meter_provider()),
+            ("logs", get_logger_provider()),
+        )
+        if not is_stand_in(provider)
+    ]
+    if taken:
+        logger.warning(
+            "headway.otel.setup() changed nothing: this application already has providers for %s, "
+            "and Headway uses those",
+            ", ".join(taken),
+        )
+        return False
+    # Everything that can fail comes first: never half a setup.
+    spans, points, records = _exporter("traces"), _exporter("metrics"), _exporter("logs")
+    given = {} if service_name is None else {SERVICE_NAME: service_name}
+    resource = Resource(given).merge(Resource.create())
+    if service_name is not None and "OTEL_SERVICE_NAME" not in os.environ:
+        resource = resource.merge(Resource(given))
+    if spans is not None:
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        tracer_provider = TracerProvider(resource=resource)
+        tracer_provider.add_span_processor(BatchSpanProcessor(spans))
+        trace.set_tracer_provider(tracer_provider)
+    if points is not None:
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+        reader = PeriodicExportingMetricReader(points)
+        metrics.set_meter_provider(MeterProvider(metric_readers=[reader], resource=resource))
+    if records is not None:
+        from opentelemetry.sdk._logs.export import BatchLogRecordProcessor
+
+        logger_provider = LoggerProvider(resource=resource)
+        logger_provider.add_log_record_processor(BatchLogRecordProcessor(records))
+        set_logger_provider(logger_provider)
+    return True
+
+
+_OTLP = {
+    "traces": ("trace_exporter", "OTLPSpanExporter"),
+    "metrics": ("metric_exporter", "OTLPMetricExporter"),
+    "logs": ("_log_exporter", "OTLPLogExporter"),
+}
+_CONSOLE = {
+    "traces": ("opentelemetry.sdk.trace.export", "ConsoleSpanExporter"),
+    "metrics": ("opentelemetry.sdk.metrics.export", "ConsoleMetricExporter"),
+    "logs": ("opentelemetry.sdk._logs.export", "ConsoleLogRecordExporter"),
+}
+_PROTOCOLS = {"http/protobuf": "http", "grpc": "grpc"}
+
+
+def _exporter(signal: str) -> Any:  # one of three unrelated classes
+    kind = os.environ.get(f"OTEL_{signal.upper()}_EXPORTER", "otlp").strip().lower() or "otlp"
+    match kind:
+        case "none":
+            return None
+        case "console":
+            module, name = _CONSOLE[signal]
+        case "otlp":
+            specific = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
+            general = os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL")
+            protocol = (specific or general or "http/protobuf").strip().lower()
+            if protocol not in _PROTOCOLS:
+                raise ValueError(
+                    f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol!r}; http/protobuf and grpc are known"
+                )
+            part, name = _OTLP[signal]
+            module = f"opentelemetry.exporter.otlp.proto.{_PROTOCOLS[protocol]}.{part}"
+        case _:
+            raise ValueError(
+                f"OTEL_{signal.upper()}_EXPORTER is {kind!r}; otlp, console and none are known"
+            )
+    try:
+        return getattr(importlib.import_module(module), name)()
+    except ImportError as problem:
+        raise ImportError(_MISSING) from problem

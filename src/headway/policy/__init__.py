@@ -1,0 +1,1 @@
+"""The policy document: read, checked, compiled, and kept fresh."""

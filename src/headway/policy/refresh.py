@@ -1,0 +1,155 @@
+"""The one background thread of a process: it looks after every policy supply that is in use.
+
+Started by the first supply that needs it, never at import or construction; a daemon, so a process
+ends without waiting for it; gone when no supply is left. Supplies are held weakly, and a forked
+child begins with no thread, fresh locks and the same supplies.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from tenacity import RetryCallState
+
+log = logging.getLogger("headway.policy")
+
+THREAD_NAME = "headway-policy"
+BACKOFF_START_S = 2.0
+BACKOFF_CAP_S = 300.0
+FAILED_WAIT_S_MIN = 1.0
+IDLE_S_MAX = 30.0  # how long the thread may fail to notice that the last supply is gone
+
+
+class Refreshable(Protocol):
+    """What the thread does for a supply. Nothing here may raise."""
+
+    def is_active(self) -> bool:
+        """Whether it wants to be looked after."""
+        ...
+
+    def due_in_s(self) -> float:
+        """Seconds until its next step; 0 or less: now."""
+        ...
+
+    def step(self) -> None:
+        """Look at the source once."""
+        ...
+
+    def after_fork(self) -> None:
+        """Replace what a thread of the parent may have held."""
+        ...
+
+
+class Refresher:
+    """Steps each supply when it is due. One per process: `refresher`."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        """Changes in a forked child, which has to start its own thread."""
+        self._lock = threading.Lock()
+        self._members: list[weakref.ref[Refreshable]] = []
+        self._thread: threading.Thread | None = None
+        self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+    def adopt(self, supply: Refreshable) -> None:
+        """Know of a supply; starts nothing."""
+        with self._lock:
+            self._members = [ref for ref in self._members if ref() is not None]
+            self._members.append(weakref.ref(supply))
+
+    def wake(self) -> None:
+        """Look at every supply now, starting the thread if there is none."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+                self._thread.start()
+        self._wakes.put(None)
+
+    def notice(self) -> None:
+        """Have the thread, if there is one, see who is still there."""
+        if self._thread is not None:
+            self._wakes.put(None)
+
+    def is_running(self) -> bool:
+        """Whether the thread is there."""
+        return self._thread is not None
+
+    def _run(self) -> None:
+        while True:
+            idle_s = self._round()
+            if idle_s is None:
+                with self._lock:
+                    if not self._any_active():
+                        self._thread = None
+                        return
+                continue
+            try:
+                self._wakes.get(timeout=min(idle_s, IDLE_S_MAX))
+            except queue.Empty:
+                continue
+
+    def _any_active(self) -> bool:
+        return any((s := ref()) is not None and s.is_active() for ref in self._members)
+
+    def _round(self) -> float | None:
+        """Step what is due; seconds until the next is, or None when nobody is left."""
+        next_s: float | None = None
+        for ref in tuple(self._members):
+            due_s = _step_if_due(ref)
+            if due_s is not None:
+                next_s = due_s if next_s is None else min(next_s, due_s)
+        return None if next_s is None else max(next_s, 0.0)
+
+    def after_fork(self) -> None:
+        """Run in a forked child, where only the forking thread lives on."""
+        self.generation += 1
+        self._lock = threading.Lock()
+        self._thread = None
+        self._wakes = queue.SimpleQueue()
+        for ref in self._members:
+            supply = ref()
+            if supply is not None:
+                supply.after_fork()
+
+
+def _step_if_due(ref: weakref.ref[Refreshable]) -> float | None:
+    # A function of its own: the loop must not hold on to a supply while it sleeps.
+    supply = ref()
+    if supply is None or not supply.is_active():
+        return None
+    if supply.due_in_s() <= 0:
+        try:
+            supply.step()
+        except Exception:
+            log.exception("refreshing the policy failed")
+            return IDLE_S_MAX  # never a tight loop, whatever went wrong
+    return supply.due_in_s()
+
+
+def default_backoff() -> Callable[[RetryCallState], float]:
+    """The wait between failing fetches: full jitter below a doubling ceiling."""
+    # tenacity is imported when something first fails, not with headway.
+    import tenacity
+
+    return tenacity.wait_random_exponential(multiplier=BACKOFF_START_S, max=BACKOFF_CAP_S)
+
+
+def failed_wait_s(backoff: Callable[[RetryCallState], float], failures: int) -> float:
+    """Seconds to wait after so many failures in a row, by a tenacity `wait` object."""
+    import tenacity
+
+    state = tenacity.RetryCallState(tenacity.Retrying(), None, (), {})
+    state.attempt_number = failures
+    return max(backoff(state), FAILED_WAIT_S_MIN)
+
+
+refresher = Refresher()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=refresher.after_fork)

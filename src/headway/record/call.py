@@ -1,0 +1,371 @@
+"""The account of one call: what every attempt did, what it cost, and how much of that was wasted.
+
+`CallRecord.on_event` is the sink to hand to `Engine.begin`. The transport fills in what it read of
+an answer before it reports the attempt's outcome. When the call has ended and so have all its
+attempts, a hedge's loser included, the call is settled, once: priced, added to its task, shown to
+telemetry.
+
+Events of one call may be delivered by any thread and out of order: the engine delivers outside its
+lock. Nothing here knows of OpenTelemetry.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headway.core.model import (
+    Attempt,
+    AttemptEnded,
+    AttemptStarted,
+    CallDequeued,
+    CallEnded,
+    CallFacts,
+    CallRejected,
+    Event,
+    FirstToken,
+    Outcome,
+    Rejection,
+    RetryDenied,
+)
+from headway.core.snapshot import Endpoint
+from headway.cost import MONEY, UNKNOWN, ZERO, Cost, Pricer, worst_source
+from headway.record.attempt import NOT_BILLED, AttemptRecord, price_attempt, usage_to_price
+from headway.record.busy import BusyTime
+from headway.task.ledger import Settlement
+from headway.task.scope import current_scope
+
+if TYPE_CHECKING:
+    from headway.core.call import Call
+    from headway.task.task import Task
+
+logger = logging.getLogger("headway")
+
+_NO_SPAN: AbstractContextManager[None] = nullcontext()
+_NOTHING = Settlement({}, 0, ZERO, 0, 0)
+_lock = threading.Lock()
+"""Held for a flag test or to add an attempt: shorter than a lock per call takes to make."""
+
+
+class CallWatch(Protocol):
+    """Telemetry's view of one call."""
+
+    def on_event(self, record: CallRecord, event: Event) -> None:
+        """Something happened; the record has taken it in already (but is not yet settled)."""
+        ...
+
+    def settled(self, record: CallRecord) -> None:
+        """Costs stand; nothing more will happen."""
+        ...
+
+    def sending(self, record: CallRecord, attempt: AttemptRecord) -> AbstractContextManager[None]:
+        """The attempt's span is current inside."""
+        ...
+
+    def propagation_headers(self, record: CallRecord, attempt: AttemptRecord) -> dict[str, str]:
+        """Trace headers to send along, if so configured."""
+        ...
+
+
+class CallObserver(Protocol):
+    """Telemetry, as far as calls are concerned."""
+
+    def watch(self, record: CallRecord, /) -> CallWatch | None:
+        """Watch this call. None when nobody looks (no provider is set up): then it costs
+        nothing."""
+        ...
+
+
+class Books:
+    """What the accounting of a router's calls needs: a price list and an observer. Thread-safe."""
+
+    def __init__(
+        self, *, pricer: Pricer | None = None, observer: CallObserver | None = None
+    ) -> None:
+        self.pricer = pricer if pricer is not None else Pricer()
+        self.observer = observer
+        self._busy: dict[str, BusyTime] = {}
+
+    def open_call(self, facts: CallFacts, now: float) -> CallRecord:
+        """Begin the account of a call in the current task and trace context.
+
+        Fills in what the task knows (`facts.task_id`, `task_name`, `deadline_at`,
+        `extra_attempts_left`). Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the
+        task forbids the call."""
+        task = current_scope().task
+        if task is not None:
+            task.open_call(facts)
+        return CallRecord(self, facts, task, now)
+
+    def busy(self, endpoint_id: str) -> BusyTime:
+        """The concurrency meter of an endpoint that is priced by GPU-hour."""
+        busy = self._busy.get(endpoint_id)
+        return busy if busy is not None else self._busy.setdefault(endpoint_id, BusyTime())
+
+
+class CallRecord:
+    """The account of one call. Made by `Books.open_call`; set `call` once the engine has begun
+    it."""
+
+    __slots__ = (
+        "_attempts_made", "_books", "_cost", "_settling", "_watch", "attempts", "call", "deferred",
+        "denied_by", "ended", "ended_at", "facts", "outcome", "queue_wait_s", "rejection",
+        "settlement", "started_at", "task", "winner",
+    )  # fmt: skip
+
+    def __init__(self, books: Books, facts: CallFacts, task: Task | None, now: float) -> None:
+        self._books = books
+        self.facts = facts
+        self.task = task
+        self.call: Call | None = None
+        self.attempts: list[AttemptRecord] = []
+        self.started_at = now
+        self.ended = False
+        """The application has its answer or its error, the stream included."""
+        self.ended_at: float | None = None
+        self.winner: AttemptRecord | None = None
+        """The attempt whose answer or error was surfaced."""
+        self.outcome: Outcome | None = None
+        self.rejection: Rejection | None = None
+        self.denied_by: str | None = None
+        """Why there was no further retry, if one was denied."""
+        self.queue_wait_s = 0.0
+        self.deferred = False
+        """Over, but waiting for the price list."""
+        self.settlement = _NOTHING
+        self._attempts_made = 0
+        self._cost: Cost | None = None
+        self._settling = False
+        self._watch: CallWatch | None = None
+        if books.observer is not None:
+            try:
+                self._watch = books.observer.watch(self)
+            except Exception as problem:  # noqa: BLE001 - telemetry never breaks a call
+                self._unwatch(problem)
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether anybody will look at the cost: a task, or telemetry that records."""
+        return self.task is not None or self._watch is not None
+
+    @property
+    def settled(self) -> bool:
+        """Whether costs stand. Never, when nobody wants them."""
+        return self._cost is not None
+
+    @property
+    def cost(self) -> Cost:
+        """USD over all attempts, and the worst source among them; unknown until settled."""
+        return self._cost if self._cost is not None else UNKNOWN
+
+    @property
+    def cost_complete(self) -> bool:
+        """Whether the cost of every attempt is known."""
+        return self._cost is not None and not self.settlement.unknown_attempts
+
+    @property
+    def wasted(self) -> Decimal:
+        """USD of the attempts that bought nothing."""
+        return self.settlement.wasted
+
+    def attempt(self, attempt: Attempt) -> AttemptRecord:
+        """The record of an attempt."""
+        for record in self.attempts:
+            if record.attempt is attempt:
+                return record
+        with _lock:
+            for record in self.attempts:
+                if record.attempt is attempt:
+                    return record
+            record = AttemptRecord(attempt, self._endpoint(attempt.endpoint_id))
+            self.attempts.append(record)
+        return record
+
+    # ----------------------------------------------------------------- the transport's side
+
+    def sending(self, attempt: Attempt) -> AbstractContextManager[None]:
+        """The attempt's span is current inside, so that HTTP instrumentation nests under it."""
+        if self._watch is None:
+            return _NO_SPAN
+        try:
+            return self._watch.sending(self, self.attempt(attempt))
+        except Exception as problem:  # noqa: BLE001
+            self._unwatch(problem)
+            return _NO_SPAN
+
+    def propagation_headers(self, attempt: Attempt) -> dict[str, str]:
+        """Trace headers for the attempt's request: empty unless propagation is configured."""
+        if self._watch is None:
+            return {}
+        try:
+            return self._watch.propagation_headers(self, self.attempt(attempt))
+        except Exception as problem:  # noqa: BLE001
+            self._unwatch(problem)
+            return {}
+
+    def discard(self) -> None:
+        """The request turned out not to be managed (no route matches): it never was a call."""
+        if self._settling:
+            return
+        self._settling = True
+        self._watch = None
+        if self.task is not None:
+            self.task.ledger.discard_call()
+
+    def on_event(self, event: Event) -> None:
+        """The sink for the engine's events of this call. Never raises."""
+        take = _TAKE.get(type(event))
+        if take is not None:
+            take(self, event)
+        if self._watch is not None:
+            try:
+                self._watch.on_event(self, event)
+            except Exception as problem:  # noqa: BLE001
+                self._unwatch(problem)
+        if self.ended and not self._settling and self._is_over():
+            self._settle_once()
+
+    # ----------------------------------------------------------------- taking events in
+
+    def _attempt_started(self, event: AttemptStarted) -> None:
+        record = self.attempt(event.attempt)
+        record.started = True
+        if self.task is not None:
+            self.task.ledger.start_attempt(event.attempt.number)
+        price = record.endpoint.price
+        if price is not None and price.per_gpu_hour is not None:
+            record.busy_s = self._books.busy(record.endpoint.id).start(event.at)
+        elif self.task is not None or self._watch is not None:
+            self._books.pricer.warm(record.endpoint)
+
+    def _first_token(self, event: FirstToken) -> None:
+        self.attempt(event.attempt).ttft_s = event.ttft_s
+
+    def _attempt_ended(self, event: AttemptEnded) -> None:
+        record = self.attempt(event.attempt)
+        record.outcome = event.outcome
+        record.duration_s = event.duration_s
+        if record.status is None:
+            record.status = event.outcome.status
+        price = record.endpoint.price
+        if price is not None and price.per_gpu_hour is not None:
+            record.busy_s = self._books.busy(record.endpoint.id).stop(event.at, record.busy_s)
+        record.result = event.result
+
+    def _retry_denied(self, event: RetryDenied) -> None:
+        self.denied_by = event.reason
+
+    def _dequeued(self, event: CallDequeued) -> None:
+        self.queue_wait_s += event.wait_s
+
+    def _rejected(self, event: CallRejected) -> None:
+        self.rejection = event.rejection
+
+    def _call_ended(self, event: CallEnded) -> None:
+        if event.winner is not None:
+            self.winner = self.attempt(event.winner)
+        self.outcome = event.outcome
+        self.ended_at = event.at
+        self._attempts_made = event.attempts
+        self.ended = True
+
+    def _is_over(self) -> bool:
+        return len(self.attempts) >= self._attempts_made and all(
+            a.started and a.result is not None for a in self.attempts
+        )
+
+    # ----------------------------------------------------------------- settling
+
+    def _settle_once(self) -> None:
+        with _lock:
+            if self._settling:
+                return
+            self._settling = True
+        if self.task is None and self._watch is None:
+            return
+        pricer = self._books.pricer
+        waiting = False
+        for record in self.attempts:
+            usage = usage_to_price(record, self.winner, self.facts)
+            record.settled_usage = usage
+            record.wasted = record is not self.winner or record.result != "ok"
+            if usage is not None and usage is not NOT_BILLED and pricer.pending(record.endpoint):
+                waiting = True
+        if waiting:
+            # The first calls of a process: loading the price list must not hold the answer back.
+            self.deferred = True
+            if self.task is not None:
+                self.task.defer(pricer.wait)
+            pricer.when_ready(self._settle)
+        else:
+            self._settle()
+
+    def _settle(self) -> None:
+        try:
+            self._price()
+        except Exception:
+            logger.exception("a call could not be priced: its cost is unknown")
+            self.settlement = _NOTHING._replace(unknown_attempts=len(self.attempts))
+            self._cost = UNKNOWN
+        if self.task is not None:
+            self.task.settle(self)
+        self.deferred = False
+        watch = self._watch
+        if watch is not None:
+            try:
+                watch.settled(self)
+            except Exception as problem:  # noqa: BLE001
+                self._unwatch(problem)
+
+    def _price(self) -> None:
+        by_source: dict[str, Decimal] = {}
+        unknown = tokens_in = tokens_out = 0
+        total = wasted = ZERO
+        source = "provider"
+        for record in self.attempts:
+            cost = record.cost = price_attempt(record, self._books.pricer, self.facts)
+            source = worst_source(source, cost.source)
+            if cost.amount is None:
+                unknown += 1
+            else:
+                by_source[cost.source] = MONEY.add(by_source.get(cost.source, ZERO), cost.amount)
+                total = MONEY.add(total, cost.amount)
+                if record.wasted:
+                    wasted = MONEY.add(wasted, cost.amount)
+            usage = record.settled_usage
+            if usage is not None:
+                tokens_in += usage.input_tokens or 0
+                tokens_out += usage.output_tokens or 0
+        self.settlement = Settlement(by_source, unknown, wasted, tokens_in, tokens_out)
+        # Nothing sent, nothing spent: a refusal here is known to cost 0.
+        self._cost = UNKNOWN if unknown and not total else Cost(total, source)
+
+    def _endpoint(self, endpoint_id: str) -> Endpoint:
+        if self.call is not None:
+            endpoint = self.call.snapshot.endpoints.get(endpoint_id)
+            if endpoint is not None:
+                return endpoint
+        return Endpoint(id=endpoint_id, base_url="")
+
+    def _unwatch(self, problem: Exception) -> None:
+        self._watch = None
+        logger.warning(
+            "telemetry failed and was left out of this call: %s",
+            type(problem).__name__,
+            exc_info=logger.isEnabledFor(logging.DEBUG),
+        )
+
+
+_TAKE: dict[type, Callable[[CallRecord, Any], None]] = {
+    AttemptStarted: CallRecord._attempt_started,
+    FirstToken: CallRecord._first_token,
+    AttemptEnded: CallRecord._attempt_ended,
+    RetryDenied: CallRecord._retry_denied,
+    CallDequeued: CallRecord._dequeued,
+    CallRejected: CallRecord._rejected,
+    CallEnded: CallRecord._call_ended,
+}

@@ -1,0 +1,217 @@
+"""The figures of a task, rolled up to its ancestors as they come in."""
+
+from __future__ import annotations
+
+import math
+import threading
+from decimal import Decimal
+from typing import NamedTuple
+
+from headway.cost import MONEY, SOURCES, ZERO, Cost, worst_source
+
+EXTRA_ATTEMPTS_MIN = 3
+EXTRA_ATTEMPTS_SHARE = 0.2
+"""Retries and hedges one task may use: max(3, 20 % of its calls)."""
+
+
+class Caps(NamedTuple):
+    """What a task may use. None: as much as it likes."""
+
+    cost: Decimal | None = None
+    calls: int | None = None
+    tokens: int | None = None
+
+
+class Settlement(NamedTuple):
+    """What one call comes to when it is over."""
+
+    by_source: dict[str, Decimal]
+    """Known money by source; the attempts of unknown cost are only counted."""
+    unknown_attempts: int
+    wasted: Decimal
+    input_tokens: int
+    output_tokens: int
+
+
+class Ledger:
+    """Figures of one task, nested tasks included. Every change is made under the tree's one
+    lock."""
+
+    __slots__ = (
+        "attempts", "by_source", "calls", "caps", "cost", "extra_attempts", "forfeit",
+        "input_tokens", "lock", "name", "open_calls", "output_tokens", "parent", "settled_calls",
+        "unknown_attempts", "wasted",
+    )  # fmt: skip
+
+    def __init__(self, name: str, caps: Caps, parent: Ledger | None) -> None:
+        self.name = name
+        self.caps = caps
+        self.parent = parent
+        # Reentrant: a collector run inside may finalise a stream, which settles its call.
+        self.lock: threading.RLock = threading.RLock() if parent is None else parent.lock
+        self.calls = 0
+        self.open_calls = 0
+        self.settled_calls = 0
+        self.attempts = 0
+        self.extra_attempts = 0
+        self.input_tokens = 0
+        self.output_tokens = 0
+        self.cost = ZERO
+        self.wasted = ZERO
+        self.unknown_attempts = 0
+        self.by_source: dict[str, Decimal] = {}
+        self.forfeit = False
+
+    # ----------------------------------------------------------------- changes
+
+    def open_call(self) -> tuple[str, Ledger] | None:
+        """Count one more call, or name the cap (and whose) that forbids it; then nothing
+        changes."""
+        with self.lock:
+            ledger: Ledger | None = self
+            while ledger is not None:
+                reached = ledger._reached_cap()
+                if reached is not None:
+                    return reached, ledger
+                ledger = ledger.parent
+            ledger = self
+            while ledger is not None:
+                ledger.calls += 1
+                ledger.open_calls += 1
+                ledger = ledger.parent
+        return None
+
+    def discard_call(self) -> None:
+        """The call turned out not to be one of ours."""
+        with self.lock:
+            ledger: Ledger | None = self
+            while ledger is not None:
+                ledger.calls -= 1
+                ledger.open_calls -= 1
+                ledger = ledger.parent
+
+    def start_attempt(self, number: int) -> None:
+        """Count an attempt."""
+        with self.lock:
+            ledger: Ledger | None = self
+            while ledger is not None:
+                ledger.attempts += 1
+                if number > 1:
+                    ledger.extra_attempts += 1
+                ledger = ledger.parent
+
+    def settle(self, call: Settlement) -> None:
+        """Add what a finished call came to."""
+        total = ZERO
+        for amount in call.by_source.values():
+            total = MONEY.add(total, amount)
+        wasted = call.wasted
+        with self.lock:
+            ledger: Ledger | None = self
+            while ledger is not None:
+                ledger.open_calls -= 1
+                ledger.settled_calls += 1
+                ledger.input_tokens += call.input_tokens
+                ledger.output_tokens += call.output_tokens
+                ledger.unknown_attempts += call.unknown_attempts
+                for source, amount in call.by_source.items():
+                    ledger.by_source[source] = MONEY.add(ledger.by_source.get(source, ZERO), amount)
+                if ledger.forfeit:
+                    wasted = total  # late money of a failed task is wasted too, here and above
+                ledger.cost = MONEY.add(ledger.cost, total)
+                ledger.wasted = MONEY.add(ledger.wasted, wasted)
+                ledger = ledger.parent
+
+    def forfeit_all(self) -> None:
+        """The task did not succeed: everything it cost is wasted. Stays so, whatever is said
+        later."""
+        with self.lock:
+            if self.forfeit:
+                return
+            self.forfeit = True
+            extra = MONEY.subtract(self.cost, self.wasted)
+            ledger: Ledger | None = self
+            while ledger is not None and (ledger is self or not ledger.forfeit):
+                ledger.wasted = MONEY.add(ledger.wasted, extra)
+                ledger = ledger.parent
+
+    # ----------------------------------------------------------------- questions
+
+    @property
+    def limits_spending(self) -> bool:
+        """Whether a cap here or above depends on what finished calls cost."""
+        ledger: Ledger | None = self
+        while ledger is not None:
+            if ledger.caps.cost is not None or ledger.caps.tokens is not None:
+                return True
+            ledger = ledger.parent
+        return False
+
+    def explain(self, cap: str) -> str:
+        """The sentence for a call refused by `cap` of this task."""
+        caps = self.caps
+        match cap:
+            case "max_calls":
+                used, allowed = f"{self.calls} calls begun", f"{caps.calls}"
+            case "max_tokens":
+                used, allowed = f"{self.tokens} tokens used", f"{caps.tokens}"
+            case _:
+                used, allowed = f"{self.cost} USD spent", f"{caps.cost} USD"
+        running = f", {self.open_calls} calls running" if self.open_calls else ""
+        return f"Task {self.name!r} can't carry another call: {cap} is {allowed}, {used}{running}."
+
+    @property
+    def source(self) -> str:
+        """The worst source among the parts; nothing spent is known exactly: "local"."""
+        if not self.by_source and not self.unknown_attempts:
+            return "local"
+        worst = "unknown" if self.unknown_attempts else SOURCES[0]
+        for source in self.by_source:
+            worst = worst_source(worst, source)
+        return worst
+
+    @property
+    def total(self) -> Cost:
+        """Known cost so far. None when nothing but unknown was spent: unknown is never zero."""
+        if self.unknown_attempts and not self.cost:
+            return Cost(None, "unknown")
+        return Cost(self.cost, self.source)
+
+    @property
+    def tokens(self) -> int:
+        """Input and output tokens of all attempts."""
+        return self.input_tokens + self.output_tokens
+
+    def extra_attempts_left(self) -> int:
+        """Retries and hedges still allowed, here and in every ancestor."""
+        left = math.inf
+        ledger: Ledger | None = self
+        while ledger is not None:
+            allowed = max(EXTRA_ATTEMPTS_MIN, int(EXTRA_ATTEMPTS_SHARE * ledger.calls))
+            left = min(left, allowed - ledger.extra_attempts)
+            ledger = ledger.parent
+        return max(0, int(left))
+
+    def _reached_cap(self) -> str | None:
+        caps = self.caps
+        if caps.calls is not None and self.calls >= caps.calls:
+            return "max_calls"
+        if caps.tokens is not None and self.tokens + self._expected(self.tokens) >= caps.tokens:
+            return "max_tokens"
+        if caps.cost is not None:
+            ahead = ZERO
+            if self.open_calls and self.settled_calls:
+                mean = MONEY.divide(self.cost, Decimal(self.settled_calls))
+                ahead = MONEY.multiply(mean, Decimal(self.open_calls))
+            if MONEY.add(self.cost, ahead) >= caps.cost:
+                return "max_cost"
+        return None
+
+    def _expected(self, spent: int) -> float:
+        """What the calls still running will probably add: as much as those before them did.
+
+        Without it a fan-out started at once would pass every cap.
+        """
+        if not self.open_calls or not self.settled_calls:
+            return 0.0
+        return spent / self.settled_calls * self.open_calls

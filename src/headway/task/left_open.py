@@ -1,0 +1,72 @@
+"""Tasks that nobody ended: settled as "unknown", with a warning.
+
+A finalizer may run at any bytecode of any thread, under any lock, so `Task.__del__` only queues the
+task; the next task or call, or the end of the process, settles it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headway.task.task import Task
+
+logger = logging.getLogger("headway")
+
+_open: weakref.WeakSet[Task] = weakref.WeakSet()
+_abandoned: deque[Task] = deque()
+_at_exit_registered = False
+
+
+def track(task: Task) -> None:
+    """Remember an open task until it ends."""
+    global _at_exit_registered
+    if not _at_exit_registered:
+        _at_exit_registered = True
+        atexit.register(settle_open_tasks)
+    _open.add(task)
+
+
+def untrack(task: Task) -> None:
+    """It has ended."""
+    _open.discard(task)
+
+
+def abandon(task: Task) -> None:
+    """Queue a task that was collected while open. `deque.append` needs no lock."""
+    _abandoned.append(task)
+
+
+def settle_abandoned() -> None:
+    """Settle what has been collected while open."""
+    while _abandoned:
+        try:
+            task = _abandoned.popleft()
+        except IndexError:  # another thread was faster
+            return
+        _settle(task, "was never ended (its block was not left)")
+
+
+def settle_open_tasks() -> None:
+    """Settle every task of this process that is still open: at exit, or at shutdown."""
+    settle_abandoned()
+    for task in list(_open):
+        if task.pid == os.getpid():  # a forked child leaves its parent's tasks alone
+            _settle(task, "was still open when the process ended")
+
+
+def _settle(task: Task, why: str) -> None:
+    logger.warning(
+        "task %r (%s) %s: its outcome is %s",
+        task.name,
+        task.id,
+        why,
+        task.outcome,
+        extra={"headway_event": "headway.task.left_open"},
+    )
+    task.finish(None)

@@ -1,0 +1,64 @@
+"""Who is told about tasks: telemetry and the task log. Nothing they do can break a task."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headway.record import CallRecord
+    from headway.task.task import Task
+
+logger = logging.getLogger("headway")
+
+
+class TaskObserver:
+    """Override what you need. A task keeps one note per observer in `task.notes[self]`."""
+
+    def task_opened(self, task: Task) -> None:
+        """The task begins, and is about to become current."""
+
+    def task_entered(self, task: Task) -> None:
+        """The task is current in the running context from here on."""
+
+    def task_left(self, task: Task) -> None:
+        """The task is no longer current here (a generator pauses, or the task is over)."""
+
+    def call_settled(self, task: Task, record: CallRecord) -> None:
+        """A call of this task (not of a nested one) is over and its cost known as well as it can
+        be."""
+
+    def task_closed(self, task: Task) -> None:
+        """The task is over: outcome, duration and figures stand."""
+
+    def task_reported(self, task: Task) -> None:
+        """A verdict came after the task was over."""
+
+
+_observers: tuple[TaskObserver, ...] = ()
+
+
+def add_observer(observer: TaskObserver) -> None:
+    """Tell `observer` about every task from now on. Adding it twice is adding it once."""
+    global _observers
+    if observer not in _observers:
+        _observers = (*_observers, observer)
+
+
+def remove_observer(observer: TaskObserver) -> None:
+    """Tell it no more."""
+    global _observers
+    _observers = tuple(o for o in _observers if o is not observer)
+
+
+def tell(what: str, *about: object) -> None:
+    """Call the method `what` of every observer; a failure is logged and goes no further."""
+    for observer in _observers:
+        try:
+            getattr(observer, what)(*about)
+        except Exception as problem:
+            logger.warning(
+                "%s.%s failed and was ignored: %s",
+                type(observer).__name__, what, type(problem).__name__,
+                exc_info=logger.isEnabledFor(logging.DEBUG),
+            )  # fmt: skip

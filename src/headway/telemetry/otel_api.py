@@ -1,0 +1,135 @@
+"""OpenTelemetry as it is found: the API if it can be imported, the providers if somebody set them.
+
+Nothing here sets a provider. A provider is looked up each time and compared by identity, so one
+that is set after a client was wrapped is used from the next call on; while only the API's own
+stand-ins are there, `tracer`, `instruments` and `logger` are None and telemetry costs nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from headway.telemetry.names import SCOPE
+
+if TYPE_CHECKING:
+    from opentelemetry._logs import Logger, LoggerProvider
+    from opentelemetry.metrics import Meter, MeterProvider
+    from opentelemetry.trace import Tracer, TracerProvider
+
+log = logging.getLogger("headway")
+
+_STAND_INS = frozenset({
+    "ProxyTracerProvider", "NoOpTracerProvider", "DefaultTracerProvider",
+    "ProxyMeterProvider", "NoOpMeterProvider",
+    "ProxyLoggerProvider", "NoOpLoggerProvider",
+})  # fmt: skip
+
+
+@cache
+def has_api() -> bool:
+    """Whether opentelemetry-api can be imported."""
+    try:
+        for part in ("context", "metrics", "trace"):
+            import_module(f"opentelemetry.{part}")
+    except ImportError:
+        return False
+    return True
+
+
+@cache
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("headway")
+    except PackageNotFoundError:
+        return "0"
+
+
+def is_stand_in(provider: object) -> bool:
+    """Whether a provider is only the API's own: nobody has set one up."""
+    return type(provider).__name__.lstrip("_") in _STAND_INS
+
+
+class Providers:
+    """The three providers: those given, else the global ones of the moment."""
+
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+        logger_provider: LoggerProvider | None = None,
+    ) -> None:
+        self._given_tracer = tracer_provider
+        self._given_meter = meter_provider
+        self._given_logger = logger_provider
+        self._seen_tracer: object | None = None
+        self._seen_meter: object | None = None
+        self._seen_logger: object | None = None
+        self._tracer: Tracer | None = None
+        self._meter: Meter | None = None
+        self._logger: Logger | None = None
+
+    def tracer(self) -> Tracer | None:
+        """Our tracer, or None while nobody collects spans."""
+        if not has_api():
+            return None
+        from opentelemetry import trace
+
+        provider = self._given_tracer or trace.get_tracer_provider()
+        if provider is not self._seen_tracer:
+            self._tracer = None if is_stand_in(provider) else provider.get_tracer(SCOPE, _version())
+            self._seen_tracer = provider
+        return self._tracer
+
+    def meter(self) -> Meter | None:
+        """Our meter, or None while nobody collects metrics."""
+        if not has_api():
+            return None
+        from opentelemetry import metrics
+
+        provider = self._given_meter or metrics.get_meter_provider()
+        if provider is not self._seen_meter:
+            real = not is_stand_in(provider)
+            self._meter = provider.get_meter(SCOPE, _version()) if real else None
+            self._seen_meter = provider
+        return self._meter
+
+    def gauge_meter(self) -> Meter | None:
+        """A meter for observed gauges: the API's stand-in passes them on to a provider set
+        later."""
+        meter = self.meter()
+        if meter is not None or not has_api():
+            return meter
+        from opentelemetry import metrics
+
+        return metrics.get_meter(SCOPE, _version())
+
+    def logger(self) -> Logger | None:
+        """Our logger, or None while nobody collects log records (or the API has no logs)."""
+        if not has_api():
+            return None
+        try:
+            from opentelemetry import _logs as logs
+        except ImportError:
+            return None
+        provider = self._given_logger or logs.get_logger_provider()
+        if provider is not self._seen_logger:
+            self._logger = None if is_stand_in(provider) else provider.get_logger(SCOPE, _version())
+            self._seen_logger = provider
+        return self._logger
+
+
+def quietly(do: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    """Call into a user's processor or exporter: its failure is logged and goes no further."""
+    try:
+        do(*args, **kwargs)
+    except Exception as problem:
+        log.warning(
+            "telemetry failed and was ignored: %s",
+            type(problem).__name__,
+            exc_info=log.isEnabledFor(logging.DEBUG),
+        )

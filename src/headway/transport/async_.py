@@ -1,0 +1,199 @@
+"""The async transport: performs what calls ask for, on asyncio or trio."""
+
+from __future__ import annotations
+
+import contextlib
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import anyio
+
+from headway.core.model import Send, Wait
+from headway.credentials import CredentialUnavailable
+from headway.transport.desk import Desk, Detour
+from headway.transport.family import byte_stream_class
+from headway.transport.flight import Flight
+from headway.transport.hedged import fly_tasks
+from headway.transport.keys import credential_refused, declared_credential
+from headway.transport.pools import Pools
+from headway.transport.sync import CLOSED
+from headway.transport.trial import State, Trial
+from headway.transport.wake import asleep, current_loop
+from headway.transport.watch import AsyncWatchedStream
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from headway.core.snapshot import Endpoint
+    from headway.transport.home import Home
+    from headway.transport.ports import CallHost
+
+
+class AsyncTransport:
+    """Stands where the user's transport stood, and sends through it."""
+
+    def __init__(self, host: CallHost, http: httpx2.AsyncClient, home: Home) -> None:
+        self._host = host
+        self._http = http
+        self._desk = Desk(host, home)
+        self._pools = Pools(http)
+        self._stream_class = byte_stream_class(AsyncWatchedStream, home.family.AsyncByteStream)
+
+    @property
+    def host(self) -> CallHost:
+        """What this client shares with the process."""
+        return self._host
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request: managed, bound to an endpoint, or as it is."""
+        if self._pools.is_closed:
+            raise RuntimeError(CLOSED)
+        arrival = self._desk.receive(request)
+        if arrival is None:
+            return await self._forward(request)
+        if isinstance(arrival, Detour):
+            return await self._forward(await self._detoured(arrival, request))
+        flight = self._desk.begin(arrival)
+        if flight is None:
+            return await self._forward(request)
+        try:
+            if flight.is_observed:
+                return await self._observe(flight)
+            return flight.present(await self._fly(flight))
+        except BaseException:
+            flight.abandon()
+            raise
+
+    async def _forward(self, request: httpx2.Request) -> httpx2.Response:
+        transport = self._pools.on_loop(request.url, current_loop())
+        response: httpx2.Response = await transport.handle_async_request(request)
+        return response
+
+    async def _detoured(self, detour: Detour, request: httpx2.Request) -> httpx2.Request:
+        try:
+            secret = await self._secret(detour.endpoint)
+        except CredentialUnavailable as exc:
+            raise credential_refused(exc, detour.endpoint, request) from exc
+        return self._desk.detoured(detour, request, secret)
+
+    async def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
+        credential = declared_credential(self._host, endpoint)
+        if credential is None:
+            return None
+        return credential.header_for(await credential.aget(), dialect=endpoint.dialect)
+
+    # -- a call
+
+    async def _fly(self, flight: Flight) -> Trial:
+        """Perform the call's actions until it is decided; the attempt to present."""
+        if flight.may_overlap:
+            return flight.chosen(await fly_tasks(flight, self._attempt))
+        call = flight.call
+        while True:
+            action = call.next_action(flight.clock())
+            if isinstance(action, Send):
+                trial = flight.trial(action.attempt)
+                await self._attempt(flight, trial)
+                if flight.is_settled_by(trial):
+                    return trial
+            elif isinstance(action, Wait):
+                await asleep(call, anyio.Event(), action.until - flight.clock())
+            else:
+                return flight.chosen(action)
+
+    async def _observe(self, flight: Flight) -> httpx2.Response:
+        """Send what the plain client sends, and watch what becomes of it."""
+        trial = flight.observed()
+        if trial is None:
+            return await self._forward(flight.request)
+        await self._send(flight, trial, None)
+        return flight.present(trial)
+
+    async def _attempt(self, flight: Flight, trial: Trial) -> None:
+        try:
+            secret = await self._secret(trial.endpoint)
+        except CredentialUnavailable as exc:
+            trial.refused(exc)
+        else:
+            await self._send(flight, trial, secret)
+
+    async def _send(self, flight: Flight, trial: Trial, secret: tuple[str, str] | None) -> None:
+        """One attempt, up to the point where the call can go on."""
+        request = flight.outgoing(trial, secret)
+        response: httpx2.Response | None = None
+        chunks: Any = None
+        left = None if flight.is_observed else trial.limits.left_s()
+        try:
+            # The phases of a send are limited one by one; a timer bounds their sum.
+            with anyio.fail_after(left) if left is not None else contextlib.nullcontext():
+                with flight.record.sending(trial.attempt):
+                    response = await self._forward(request)
+            trial.arrived(response)
+            chunks = response.stream.__aiter__()  # type: ignore[union-attr]
+            if not trial.is_decided:
+                async for chunk in self._limited(trial, chunks):
+                    if trial.take(chunk):
+                        break
+                else:
+                    trial.ended()
+        except Exception as exc:
+            if not trial.broke(exc):
+                raise
+        finally:
+            if response is not None:
+                await self._dock(trial, response, chunks)
+
+    def _limited(self, trial: Trial, chunks: Any) -> Any:
+        """The same chunks, each read bounded by what is left, where the connection can't do it."""
+        if trial.reads_are_limited or trial.flight.is_observed or trial.limits.left_s() is None:
+            return chunks
+        return _timed(trial, chunks)
+
+    async def _dock(self, trial: Trial, response: httpx2.Response, chunks: Any) -> None:
+        """Give the response its body back, or close it."""
+        source: Any = response.stream
+        if trial.state is State.OPEN:
+            if response.is_closed:  # a mock's reply: its body is in memory, and read already
+                trial.swallow(response.content)
+                return
+            response.stream = self._stream_class(trial, source, chunks, current_loop())  # type: ignore[assignment]
+            return
+        trial.release()
+        with contextlib.suppress(Exception):
+            await source.aclose()
+        if trial.state in (State.WHOLE, State.FAILED) and not response.is_closed:
+            response.stream = trial.flight.desk.home.family.ByteStream(trial.body())
+
+    # -- closing
+
+    async def aclose(self) -> None:
+        """Close the user's client, as closing any of the SDK's own copies does."""
+        for copy in self._pools.stand_ins(current_loop()):
+            await copy.aclose()
+        await self._http.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None = None,
+        exc_value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> None:
+        await self.aclose()
+
+
+class _timed:  # noqa: N801 - used as a function
+    def __init__(self, trial: Trial, chunks: Any) -> None:
+        self._trial = trial
+        self._chunks = chunks
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        left = self._trial.limits.left_s()
+        with anyio.fail_after(left):
+            chunk: bytes = await self._chunks.__anext__()
+            return chunk

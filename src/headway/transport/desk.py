@@ -1,0 +1,187 @@
+"""Where requests come in: which are managed, which are bound to an endpoint, which just pass.
+
+Shared by the sync and the async transport of one client. Everything that isn't recognised passes
+through as the same Request object: foreign origins, redirect hops, unmanaged paths.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from headway.core.model import CallFacts
+from headway.task import current_scope
+from headway.transport import body as bodies
+from headway.transport.aim import Aim, Shot
+from headway.transport.flight import Flight, Intake
+from headway.transport.surfaces import Surface, classify_request, refine
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from headway.core.snapshot import Endpoint, Snapshot
+    from headway.transport.home import Home, Place
+    from headway.transport.ports import CallHost
+
+logger = logging.getLogger("headway")
+
+HOP = "headway.hop"
+"""Request extension: a redirect copies it, so that the next hop is not routed again."""
+WARM_S = 300.0
+"""A connection to an origin that answered this recently may be an old one that the server closed."""
+WARM_MAX = 1024
+
+
+class Arrival(NamedTuple):
+    """A request that is ours to look at more closely."""
+
+    request: httpx2.Request
+    surface: Surface
+    place: Place
+
+
+class Detour(NamedTuple):
+    """A request bound to an endpoint other than the client's own: sent there once."""
+
+    endpoint: Endpoint
+    place: Place
+
+
+class Desk:
+    """One client's view of the process it runs in."""
+
+    __slots__ = ("_own", "_warm", "aim", "home", "host", "mute")
+
+    def __init__(self, host: CallHost, home: Home) -> None:
+        self.host = host
+        self.home = home
+        self.aim = Aim(home)
+        self.mute: set[str] = set()
+        """Endpoints that refuse to be asked for usage; at most as many as there are endpoints."""
+        self._warm: dict[tuple[str, str, int | None], float] = {}
+        self._own: tuple[Snapshot, str | None] | None = None
+
+    def receive(self, request: httpx2.Request) -> Arrival | Detour | None:
+        """Look at a request; None: let it pass."""
+        host, home = self.host, self.home
+        if host.disabled or home.signed or HOP in request.extensions:
+            return None
+        place = home.place_of(request.url)
+        if place is None:
+            return None
+        headers = request.headers
+        surface = classify_request(request.method, place.path, headers.get("content-type", ""))
+        place = place._replace(path=surface.path)
+        if not surface.managed:
+            endpoint = self._holder(surface.pin_ids) if surface.pin_ids else None
+            return Detour(endpoint, place) if endpoint is not None else None
+        return Arrival(request, surface, place)
+
+    def _holder(self, ids: tuple[str, ...]) -> Endpoint | None:
+        """The endpoint other than our own that holds the first known of these objects."""
+        endpoint_id = self.host.pins.find(*ids)
+        endpoint = self.host.engine.snapshot.endpoints.get(endpoint_id or "")
+        if endpoint is None or self.aim.target(endpoint).own:
+            return None
+        return endpoint
+
+    def own_endpoint(self) -> str | None:
+        """The id of the policy's endpoint that is the client's own; None if it isn't in there."""
+        snapshot = self.host.engine.snapshot
+        if self._own is None or self._own[0] is not snapshot:
+            own = next((e.id for e in snapshot.endpoints.values() if self.aim.target(e).own), None)
+            self._own = (snapshot, own)
+        return self._own[1]
+
+    def detoured(
+        self, detour: Detour, request: httpx2.Request, secret: tuple[str, str] | None
+    ) -> httpx2.Request:
+        """The request for an endpoint that holds what it names; the SDK owns its retries."""
+        endpoint = detour.endpoint
+        shot = Shot(None, secret, {}, plain_encoding=False, other_model=False)
+        target = self.aim.target(endpoint)
+        return self.aim.request(
+            request, target, detour.place, endpoint.model or "", shot, request.extensions
+        )
+
+    # -- beginning a call
+
+    def begin(self, arrival: Arrival) -> Flight | None:
+        """Begin a call; None when no route matches, or the request is bound to our own endpoint and
+        the policy doesn't know that: it passes.
+
+        Raises `TaskLimitExceeded` and `DeadlineExceeded` where the task can't carry it.
+        """
+        host = self.host
+        intake = self._intake(arrival)
+        if intake is None:
+            return None
+        host.ensure_started()
+        record = host.open_call(intake.facts)
+        call = host.engine.begin(
+            intake.facts, host.clock(), wall_now=host.wall_clock(), sink=record.on_event
+        )
+        if call is None:
+            record.discard()
+            return None
+        record.call = call
+        return Flight(self, intake, record, call, mode=call.route.mode or host.mode)
+
+    def _intake(self, arrival: Arrival) -> Intake | None:
+        request, surface = arrival.request, arrival.surface
+        body = in_memory(request)
+        if body is None:
+            return None  # a stream that can be read once: nothing of ours applies
+        body_facts = bodies.peek(body, surface.name)
+        surface = refine(surface, body_facts)
+        if not surface.managed:
+            return None
+        snapshot = self.host.engine.snapshot
+        scope = current_scope()
+        options = scope.options
+        facts = CallFacts(
+            model=body_facts.model or surface.deployment or "",
+            surface=surface.name,
+            stream=body_facts.stream,
+            prompt_tokens=body_facts.prompt_tokens_estimate,
+            max_output_tokens=body_facts.max_output_tokens,
+            priority=options.priority or 0,
+            session=options.session,
+            traffic_class=options.traffic_class,
+            hedge=options.hedge,
+            route=options.route,
+            deadline_at=options.deadline_at,
+            repeatable=surface.repeatable or options.idempotent is True,
+            attempts_max=self.home.attempts_max,
+            delegated=snapshot.pass_through,
+        )
+        task = scope.task
+        if task is not None:
+            facts.task_id, facts.task_name = task.id, task.name
+        if len(snapshot.endpoints) > 1:
+            facts.prefix = bodies.prefix_hashes(body, body_facts)
+        if surface.pinned:
+            facts.pinned_to = self.host.pins.find(*surface.pin_ids) or self.own_endpoint()
+            if facts.pinned_to is None:
+                return None  # bound to an endpoint that the policy doesn't know: our client's own
+        return Intake(request, surface, arrival.place, body, body_facts, facts)
+
+    # -- remembering
+
+    def answered(self, origin: tuple[str, str, int | None]) -> None:
+        """An origin has answered: there is a connection to it that may be used again."""
+        if len(self._warm) >= WARM_MAX:
+            self._warm.clear()
+        self._warm[origin] = self.host.clock()
+
+    def is_warm(self, origin: tuple[str, str, int | None]) -> bool:
+        """Whether a connection to this origin may be an old one."""
+        return self.host.clock() - self._warm.get(origin, float("-inf")) < WARM_S
+
+
+def in_memory(request: httpx2.Request) -> bytes | None:
+    """The body, if it needn't be read from anywhere."""
+    try:
+        return request.content
+    except RuntimeError:  # RequestNotRead, of whichever family
+        return None

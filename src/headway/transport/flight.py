@@ -1,0 +1,291 @@
+"""One managed call on its way: what the sync and the async driver share above a single attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headway.core.model import INFINITY, Attempt, CallFacts, Finish, Outcome, Send
+from headway.core.snapshot import Endpoint
+from headway.credentials import CredentialUnavailable
+from headway.errors import DeadlineExceeded, rejection_error, upstream_error
+from headway.transport import body as bodies
+from headway.transport.aim import Shot, limited
+from headway.transport.keys import credential_refused
+from headway.transport.limits import Limits
+from headway.transport.redirects import forbidden
+from headway.transport.trial import State, Trial
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from headway.core.call import Call
+    from headway.record import CallRecord
+    from headway.transport.body import BodyFacts
+    from headway.transport.desk import Desk
+    from headway.transport.home import Place
+    from headway.transport.ports import CallHost
+    from headway.transport.surfaces import Surface
+
+INJECTABLE = frozenset({"chat", "completions"})
+"""Surfaces whose streams tell their usage only when asked."""
+
+
+class Intake(NamedTuple):
+    """What a request is, before anything is decided about it."""
+
+    request: httpx2.Request
+    surface: Surface
+    place: Place
+    body: bytes
+    body_facts: BodyFacts
+    facts: CallFacts
+
+
+class Flight:
+    """One call. The driver asks it what to send, and lets it make the answer presentable."""
+
+    __slots__ = (
+        "_extensions",
+        "body",
+        "body_facts",
+        "call",
+        "clock",
+        "desk",
+        "facts",
+        "host",
+        "is_delegated",
+        "is_observed",
+        "place",
+        "reads_raw",
+        "record",
+        "request",
+        "surface",
+        "timeouts",
+        "trials",
+    )
+
+    def __init__(
+        self, desk: Desk, intake: Intake, record: CallRecord, call: Call, *, mode: str
+    ) -> None:
+        self.desk = desk
+        self.host: CallHost = desk.host
+        self.clock: Callable[[], float] = desk.host.clock
+        self.request = intake.request
+        self.surface = intake.surface
+        self.place = intake.place
+        self.body = intake.body
+        self.body_facts = intake.body_facts
+        self.facts = intake.facts
+        self.record = record
+        self.call = call
+        self.is_observed = mode == "observe"
+        self.is_delegated = intake.facts.delegated and not self.is_observed
+        self.reads_raw = intake.request.headers.get("x-stainless-raw-response") == "stream"
+        self.timeouts: tuple[type[BaseException], ...] = (
+            desk.home.family.TimeoutException,
+            TimeoutError,
+        )
+        self.trials: dict[int, Trial] = {}
+        self._extensions: dict[str, Any] = intake.request.extensions
+
+    # -- an attempt
+
+    def trial(self, attempt: Attempt) -> Trial:
+        """Begin the books of an attempt that is about to be sent."""
+        endpoint = self.call.snapshot.endpoints[attempt.endpoint_id]
+        record = self.record.attempt(attempt)
+        injected = not self.is_observed and self._asks_for_usage(endpoint)
+        record.usage_injected = injected
+        trial = Trial(
+            self,
+            attempt,
+            endpoint,
+            record,
+            Limits(attempt, self.clock),
+            transparent=self.is_delegated or self.is_observed,
+            injected=injected,
+        )
+        self.trials[attempt.number] = trial
+        return trial
+
+    def outgoing(self, trial: Trial, secret: tuple[str, str] | None) -> httpx2.Request:
+        """The request to send: the SDK's own object where nothing changes."""
+        if self.is_observed:
+            trial.request = self.request
+            return self.request
+        endpoint, attempt = trial.endpoint, trial.attempt
+        is_same = attempt.model == self.facts.model
+        body = bodies.rewrite(
+            self.body,
+            self.body_facts,
+            model=None if is_same else attempt.model,
+            include_usage=trial.injected,
+            drop=endpoint.params_drop,
+            rename=endpoint.params_rename or None,
+            set_=endpoint.params_set or None,
+        )
+        shot = Shot(
+            body=None if body is self.body else body,
+            secret=secret,
+            extra_headers=self.record.propagation_headers(attempt),
+            plain_encoding=self.facts.stream,
+            other_model=not is_same,
+        )
+        trial.request = self.desk.aim.request(
+            self.request,
+            self.desk.aim.target(endpoint),
+            self.place,
+            attempt.model,
+            shot,
+            limited(self._extensions, trial.limits)
+            if trial.limits.until != INFINITY
+            else self._extensions,
+        )
+        return trial.request
+
+    def _asks_for_usage(self, endpoint: Endpoint) -> bool:
+        facts = self.body_facts
+        return (
+            facts.stream
+            and facts.include_usage is None
+            and not facts.stream_options
+            and self.facts.surface in INJECTABLE
+            and endpoint.id not in self.desk.mute
+            and self.record.wants_usage
+        )
+
+    @property
+    def may_overlap(self) -> bool:
+        """Whether a hedge may run beside the first attempt."""
+        facts = self.facts
+        return (
+            (facts.hedge is True or (facts.hedge is None and self.call.route.hedge.enabled))
+            and facts.repeatable
+            and facts.pinned_to is None
+            and not facts.delegated
+        )
+
+    def is_settled_by(self, trial: Trial) -> bool:
+        """Whether what this attempt brought goes up as it is, and the SDK decides about another."""
+        if not self.is_delegated:
+            return False
+        return trial.outcome is None or not trial.outcome.free_retry
+
+    def observed(self) -> Trial | None:
+        """Observing: the attempt that would be made now, for the books; None: none would be.
+
+        The request goes where the plain client sends it. What comes of it is learned only if that
+        is where it would have gone.
+        """
+        action = self.call.next_action(self.clock())
+        if not isinstance(action, Send):
+            self.abandon()
+            return None
+        trial = self.trial(action.attempt)
+        own = self.call.snapshot.endpoints.get(self.desk.own_endpoint() or "")
+        if own is None:
+            own = Endpoint(id="default", base_url=self.desk.home.base_url)
+        trial.is_elsewhere = own is not trial.endpoint
+        trial.record.endpoint = own  # what it costs is decided where it ran
+        return trial
+
+    # -- what attempts teach this side
+
+    def learned(self, trial: Trial, outcome: Outcome, body: bytes) -> Outcome:
+        """An endpoint that refuses `stream_options` is not asked again; the call goes on at once."""
+        if trial.injected and outcome.status in (400, 422) and b"stream_options" in body:
+            self.desk.mute.add(trial.endpoint.id)
+            return outcome._replace(free_retry=True)
+        return outcome
+
+    # -- the answer
+
+    def chosen(self, finish: Finish) -> Trial:
+        """The attempt to surface; raises where the call was refused."""
+        if finish.attempt is not None:
+            return self.trials[finish.attempt.number]
+        assert finish.rejection is not None
+        raise rejection_error(finish.rejection, self.request, model=self.facts.model)
+
+    def present(self, trial: Trial) -> httpx2.Response:
+        """The response the application gets, or raises what it gets instead."""
+        if self.is_delegated or self.is_observed:
+            return self._present_plainly(trial)
+        if trial.error is not None:
+            raise self._failure(trial, trial.error)
+        response = trial.response
+        assert response is not None
+        if 300 <= response.status_code < 400:
+            response = forbidden(self.desk.home.family, response, trial.endpoint)
+        self._stamp(response, trial)
+        return response
+
+    def _present_plainly(self, trial: Trial) -> httpx2.Response:
+        granted = self.is_observed or self.call.retry_granted
+        if trial.error is not None:
+            if granted:
+                raise trial.error
+            raise self._failure(trial, trial.error)
+        response = trial.response
+        assert response is not None
+        if not granted and trial.state is State.FAILED and response.status_code >= 400:
+            response.headers["x-should-retry"] = "false"
+        return response
+
+    def _failure(self, trial: Trial, exc: BaseException) -> BaseException:
+        if isinstance(exc, CredentialUnavailable):
+            return credential_refused(exc, trial.endpoint, self.request)
+        kind = trial.outcome.error_type if trial.outcome is not None else None
+        if kind == "deadline":
+            error: BaseException = DeadlineExceeded(
+                f"The call's deadline passed while endpoint {trial.endpoint.id!r} was answering "
+                f"(attempt {trial.attempt.number}).",
+                request=self.request,
+            )
+            error.__cause__ = exc
+            error.add_note(self.note())
+            return error
+        return upstream_error(
+            exc, self.request, self.note(), timed_out=isinstance(exc, self.timeouts)
+        )
+
+    def note(self) -> str:
+        """Which endpoints were tried and how each ended."""
+        tried = ", ".join(
+            f"{t.endpoint.id} ({t.outcome.error_type or t.outcome.kind.value})"
+            if t.outcome is not None
+            else t.endpoint.id
+            for t in self.trials.values()
+        )
+        n = len(self.trials)
+        return f"Headway: {n} attempt{'s' if n != 1 else ''}: {tried}"
+
+    def _stamp(self, response: httpx2.Response, trial: Trial) -> None:
+        snapshot, attempt = self.call.snapshot, trial.attempt
+        dropped = _STAMPED if trial.is_inflated else _STAMPED_PLAIN
+        headers = [(n, v) for n, v in response.headers.raw if n.lower() not in dropped]
+        headers += (
+            (b"x-should-retry", b"false"),
+            (b"x-headway-endpoint", trial.endpoint.id.encode("utf-8")),
+            (b"x-headway-attempts", b"%d" % len(self.trials)),
+            (b"x-headway-policy-version", b"%d" % snapshot.version),
+            (b"x-headway-decision", f"{attempt.kind.value}; {attempt.reason}".encode()),
+        )
+        response.headers = self.desk.home.family.Headers(headers)
+
+    def abandon(self) -> None:
+        """The caller gave up, or something that is not ours to judge came up."""
+        self.call.cancel(self.clock())
+
+
+_STAMPED_PLAIN = frozenset(
+    {
+        b"x-should-retry",
+        b"x-headway-endpoint",
+        b"x-headway-attempts",
+        b"x-headway-policy-version",
+        b"x-headway-decision",
+    }
+)
+_STAMPED = _STAMPED_PLAIN | {b"content-encoding", b"content-length"}

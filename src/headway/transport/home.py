@@ -1,0 +1,56 @@
+"""Where a wrapped client itself points: what is its own, what is foreign, what it was set to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from headway.transport.family import Family
+
+Origin = tuple[str, str, int | None]
+"""(scheme, host, port); the http libraries leave the port out where it is the scheme's own."""
+
+
+class Place(NamedTuple):
+    """A request's path, told apart from the client's base path."""
+
+    path: str
+    """After the base path: "/chat/completions"."""
+    query: str
+
+
+class Home:
+    """The wrapped client's own endpoint and settings; fixed when it is wrapped."""
+
+    __slots__ = ("attempts_max", "azure", "base_url", "family", "origin", "prefix", "signed")
+
+    def __init__(
+        self, family: Family, *, base_url: str, azure: bool, signed: bool, attempts_max: int
+    ) -> None:
+        self.family = family
+        self.base_url = base_url
+        self.azure = azure
+        self.signed = signed
+        """The client signs its requests before the transport (Bedrock, Vertex): they stay as is."""
+        self.attempts_max = attempts_max
+        """The user's `max_retries` plus one."""
+        url = family.URL(base_url)
+        self.origin = origin_of(url)
+        self.prefix = url.raw_path.decode("ascii").partition("?")[0].rstrip("/")
+
+    def place_of(self, url: httpx2.URL) -> Place | None:
+        """Where under the client's base URL this is; None for anywhere else."""
+        if url.host != self.origin[1] or url.port != self.origin[2] or url.scheme != self.origin[0]:
+            return None
+        path, _, query = url.raw_path.decode("ascii").partition("?")
+        if not path.startswith(self.prefix):
+            return None
+        rest = path[len(self.prefix) :]
+        return Place(rest, query) if rest.startswith("/") else None
+
+
+def origin_of(url: httpx2.URL) -> Origin:
+    """The origin of a URL of either http library."""
+    return url.scheme, url.host, url.port

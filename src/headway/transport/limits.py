@@ -1,0 +1,145 @@
+"""The time one attempt may take, enforced where the waiting is done: in each phase and each read.
+
+An http timeout limits one read of a socket, so a server that drips bytes outlasts any. `Limits`
+turns the instants of an attempt (total deadline, first token by, longest silence between content)
+into the timeout of the very next wait, in two places that are the same for threads and event loops:
+
+- the `timeout` extension of the request is a `Timeouts`, asked anew for each phase of the send;
+- while a body is read over HTTP/1.1, the connection's `read` is given the time left.
+
+Only content is progress: keep-alives don't reset the idle clock. While the application holds a
+chunk and reads nothing, the clock stands still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from headway.core.model import INFINITY, Attempt
+
+if TYPE_CHECKING:
+    import httpx2
+
+SHORTEST_WAIT_S = 0.001
+"""A zero timeout would make a socket non-blocking instead of timing it out."""
+DRAIN_S = 0.05
+"""How long the end of a finished stream is awaited so that its connection can be reused."""
+
+
+class Limits:
+    """The instants that bound an attempt, and how far it has come."""
+
+    __slots__ = (
+        "_clock",
+        "_left_at",
+        "deadline_at",
+        "drain_by",
+        "first_token_by",
+        "idle_s",
+        "progress_at",
+    )
+
+    def __init__(self, attempt: Attempt, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.deadline_at = attempt.deadline_at
+        self.first_token_by = attempt.first_token_by
+        self.idle_s = attempt.idle_s
+        self.progress_at: float | None = None
+        """When content last came; None before the first."""
+        self.drain_by: float | None = None
+        self._left_at: float | None = None
+
+    @property
+    def until(self) -> float:
+        """The instant at which the present wait is over."""
+        if self.drain_by is not None:
+            return self.drain_by
+        if self.progress_at is None:
+            return min(self.deadline_at, self.first_token_by)
+        return min(self.deadline_at, self.progress_at + self.idle_s)
+
+    def left_s(self) -> float | None:
+        """Seconds until then; None when nothing limits it."""
+        until = self.until
+        return None if until == INFINITY else max(until - self._clock(), SHORTEST_WAIT_S)
+
+    def shorter(self, timeout: float | None) -> float | None:
+        """The lesser of a caller's own timeout and what is left."""
+        left = self.left_s()
+        if left is None or (timeout is not None and timeout < left):
+            return timeout
+        return left
+
+    def exceeded(self) -> str | None:
+        """What has run out: "deadline", "first_token", "idle" or "drain"; None: nothing of ours."""
+        now = self._clock()
+        if now < self.until:
+            return None
+        if self.drain_by is not None:
+            return "drain"
+        if now >= self.deadline_at:
+            return "deadline"
+        return "first_token" if self.progress_at is None else "idle"
+
+    def progressed(self) -> None:
+        """Content came."""
+        self.progress_at = self._clock()
+
+    def drain(self) -> None:
+        """Nothing of interest follows: wait for the end only this long."""
+        if self.drain_by is None:
+            self.drain_by = self._clock() + DRAIN_S
+
+    def handed_over(self) -> None:
+        """The application has a chunk, and isn't reading."""
+        self._left_at = self._clock()
+
+    def resumed(self) -> None:
+        """The application reads again: its own time doesn't count as the server's silence."""
+        if self._left_at is not None:
+            if self.progress_at is not None:
+                self.progress_at += self._clock() - self._left_at
+            self._left_at = None
+
+
+class Timeouts(dict[str, float | None]):
+    """The `timeout` extension of a request: the user's values, and never more than what is left."""
+
+    def __init__(self, user: Mapping[str, float | None], limits: Limits) -> None:
+        super().__init__({phase: user.get(phase) for phase in ("connect", "read", "write", "pool")})
+        self._limits = limits
+
+    def get(self, phase: str, default: Any = None, /) -> Any:
+        """The timeout of a phase that begins now."""
+        return self._limits.shorter(super().get(phase, default))
+
+    def __getitem__(self, phase: str) -> float | None:
+        return self._limits.shorter(super().__getitem__(phase))
+
+
+def limit_reads(response: httpx2.Response, limits: Limits) -> Callable[[], None] | None:
+    """Bound each read of this response's connection; returns how to undo it, None if it can't be.
+
+    Over HTTP/1.1 a connection belongs to one response until that is closed. HTTP/2 shares it, and a
+    transport that isn't httpcore's has none: there the limits hold between reads only (sync), or by
+    a timer of the event loop (async).
+    """
+    stream: Any = response.extensions.get("network_stream")
+    version = response.extensions.get("http_version", b"")
+    if stream is None or not version.startswith(b"HTTP/1"):
+        return None
+    read = stream.read
+
+    def bounded(max_bytes: int, timeout: float | None = None) -> Any:
+        return read(max_bytes, limits.shorter(timeout))
+
+    try:
+        stream.read = bounded
+    except AttributeError:
+        return None
+
+    def undo() -> None:
+        stream.__dict__.pop("read", None)
+
+    return undo

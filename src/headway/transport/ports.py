@@ -1,0 +1,46 @@
+"""What the transports ask of the process they run in. `headway.router.Router` fulfils it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from headway.core.engine import Engine
+    from headway.core.model import CallFacts, Rng
+    from headway.core.snapshot import Endpoint
+    from headway.credentials import Credential
+    from headway.record import CallRecord
+    from headway.transport.pins import PinMap
+
+
+class CallHost(Protocol):
+    """The state of one process that calls share."""
+
+    engine: Engine
+    mode: str
+    """"enforce" or "observe"."""
+    disabled: bool
+    """True: everything passes straight through (HEADWAY_DISABLED=1)."""
+    clock: Callable[[], float]
+    """Monotonic seconds."""
+    wall_clock: Callable[[], float]
+    """Unix seconds."""
+    rng: Rng
+    pins: PinMap
+    """Where stored objects live."""
+
+    def open_call(self, facts: CallFacts) -> CallRecord:
+        """Start the accounts of a call, in the current task.
+
+        Raises `TaskLimitExceeded` or `DeadlineExceeded` where the task can't carry another call.
+        """
+        ...
+
+    def credential_for(self, endpoint: Endpoint) -> Credential | None:
+        """The declared credential of `endpoint`; None: the client's own key, to its own host only."""
+        ...
+
+    def ensure_started(self) -> None:
+        """Start what runs in the background (policy refresh), at the first call and after a fork."""
+        ...

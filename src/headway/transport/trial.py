@@ -1,0 +1,491 @@
+"""One attempt at a call, from the send to the end of its body. Knows no sockets and no event loop.
+
+    send ─▶ arrived ─┬─▶ READ   body kept whole, then judged ─────────────▶ WHOLE | FAILED
+                     ├─▶ HOLD   stream kept back until its first content ─▶ OPEN | WHOLE | FAILED
+                     └─▶ OPEN   handed to the application, watched to its end
+
+A driver performs the I/O and feeds what comes; whatever an attempt comes to is reported to the call
+exactly once. Until an attempt is OPEN its failure is the core's business and invisible outside.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from headway import quirks
+from headway.core.model import CANCELLED, OK, Attempt, FailureClass, Outcome, Usage
+from headway.transport.decode import Inflater, decoded
+from headway.transport.home import origin_of
+from headway.transport.interrupted import interruption
+from headway.transport.limits import Limits, limit_reads
+from headway.transport.pins import ids_in_response
+from headway.transport.sse import StreamObserver
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from headway.core.snapshot import Endpoint
+    from headway.record import AttemptRecord
+    from headway.transport.flight import Flight
+
+BODY_BYTES_MAX = 32 * 1024 * 1024
+"""A reply that isn't streamed is kept whole up to here, so that what it hides can be told."""
+ERROR_BYTES_MAX = 1024 * 1024
+"""Error bodies end here; what a caller reads of them is the first lines."""
+HELD_BYTES_MAX = 256 * 1024
+HELD_EVENTS_MAX = 64
+"""How much of a stream may come without content before it is handed over all the same."""
+
+
+class State(enum.Enum):
+    """How far an attempt has come."""
+
+    SENT = "sent"
+    READ = "read"  # a body that is judged whole
+    HOLD = "hold"  # a stream before its first content
+    OPEN = "open"  # in the application's hands
+    WHOLE = "whole"  # read to its end, and good
+    FAILED = "failed"
+    LOST = "lost"  # another attempt was first
+
+
+DECIDED = frozenset({State.OPEN, State.WHOLE, State.FAILED, State.LOST})
+
+
+class Trial:
+    """One attempt. The driver calls `arrived`, `take`, `ended`, `broke`; a watched stream goes on
+    with `passed`, `exhausted`, `interrupted`, `closed`."""
+
+    __slots__ = (
+        "_bytes",
+        "_held",
+        "_inflater",
+        "_undo_reads",
+        "attempt",
+        "endpoint",
+        "error",
+        "finished",
+        "flight",
+        "injected",
+        "is_elsewhere",
+        "limits",
+        "observer",
+        "outcome",
+        "record",
+        "request",
+        "response",
+        "state",
+        "transparent",
+    )
+
+    def __init__(
+        self,
+        flight: Flight,
+        attempt: Attempt,
+        endpoint: Endpoint,
+        record: AttemptRecord,
+        limits: Limits,
+        *,
+        transparent: bool,
+        injected: bool,
+    ) -> None:
+        self.flight = flight
+        self.attempt = attempt
+        self.endpoint = endpoint
+        self.record = record
+        self.limits = limits
+        self.transparent = transparent
+        """Bytes and exceptions go through as they come; the attempt is only watched."""
+        self.injected = injected
+        """We asked for usage, so its chunk is ours and stays hidden."""
+        self.is_elsewhere = False
+        """Observed only: sent to another endpoint than the one that was chosen."""
+        self.request: httpx2.Request | None = None
+        self.response: httpx2.Response | None = None
+        self.error: BaseException | None = None
+        self.outcome: Outcome | None = None
+        self.observer: StreamObserver | None = None
+        self.state = State.SENT
+        self.finished = False
+        self._held: list[bytes] = []
+        self._bytes = 0
+        self._inflater: Inflater | None = None
+        self._undo_reads: Callable[[], None] | None = None
+
+    @property
+    def is_inflated(self) -> bool:
+        """The body is handed on as plain text, whatever its headers say."""
+        return self._inflater is not None and not self.transparent
+
+    @property
+    def is_decided(self) -> bool:
+        """Nothing more to read before the call can go on."""
+        return self.state in DECIDED
+
+    @property
+    def is_winner(self) -> bool:
+        """It brought what the application gets: open, or whole."""
+        return self.state in (State.OPEN, State.WHOLE)
+
+    @property
+    def reads_are_limited(self) -> bool:
+        """Each read of the connection is bounded below us; no timer is needed around it."""
+        return self._undo_reads is not None
+
+    # -- before the commit
+
+    def arrived(self, response: httpx2.Response) -> None:
+        """The head of the reply is there; `state` says what to do with its body."""
+        self.response = response
+        self.record.status = response.status_code
+        self._note_server()
+        flight = self.flight
+        if not flight.is_observed:
+            self._undo_reads = limit_reads(response, self.limits)
+        is_good = 200 <= response.status_code < 300
+        if not is_good:
+            self.state = State.READ
+        elif flight.facts.stream and not _is_document(response):
+            self.observer = StreamObserver(flight.facts.surface, hide_usage=self.injected)
+            self._inflater = Inflater.for_response(response)
+            self.state = State.HOLD
+            if self.transparent:
+                self.state = State.OPEN
+            elif self._inflater is not None and not self._inflater.is_known:
+                # Nothing can be told of such a stream, so it can't be held for its content either.
+                self.observer = self._inflater = None
+                self._open()
+        elif flight.reads_raw and not _is_document(response):
+            # The application streams a file: it is its own from the first byte.
+            self._open()
+        else:
+            self.state = State.READ
+
+    def take(self, chunk: bytes) -> bool:
+        """Take a piece of the body; True when nothing more has to be read."""
+        if self.state is State.READ:
+            self._held.append(chunk)
+            self._bytes += len(chunk)
+            return self._read_enough()
+        observer = self.observer
+        assert observer is not None, "only streams are held"
+        out = self._observe(chunk)
+        if out:
+            self._held.append(out)
+            self._bytes += len(out)
+        if observer.error is not None:
+            self._held.append(observer.error_event)
+            self._fail(observer.error)
+        elif observer.done and not observer.content_events:
+            outcome = observer.outcome()
+            if outcome.kind is FailureClass.OK:
+                self._open()
+            else:
+                self._fail(outcome)
+        elif (
+            observer.content_events
+            or self._bytes > HELD_BYTES_MAX
+            or observer.events > HELD_EVENTS_MAX
+        ):
+            self._open()
+        return self.is_decided
+
+    def _read_enough(self) -> bool:
+        response = self.response
+        assert response is not None
+        if response.status_code >= 300:
+            if self._bytes >= ERROR_BYTES_MAX:
+                self._judge()
+        elif self._bytes > BODY_BYTES_MAX:
+            self._open()
+        return self.is_decided
+
+    def ended(self) -> None:
+        """The body ended before anything was decided."""
+        if self.state is State.READ:
+            self._judge()
+            return
+        observer = self.observer
+        assert observer is not None
+        tail = observer.finish()
+        if tail:
+            self._held.append(tail)
+        outcome = observer.outcome()
+        if outcome.kind is FailureClass.OK:
+            self.state = State.WHOLE
+            self._report_stream(outcome)
+        else:
+            self._fail(outcome)
+
+    def broke(self, exc: BaseException) -> bool:
+        """The send or a read failed. False: it is no transport failure and must go on up."""
+        phase = "send" if self.response is None else "first_token"
+        outcome = self._classified(exc, phase)
+        if outcome is None:
+            return False
+        self.error = exc
+        self._fail(outcome)
+        return True
+
+    def refused(self, exc: BaseException) -> None:
+        """It could not even be sent: the endpoint's key can't be had."""
+        self.error = exc
+        self._fail(Outcome(FailureClass.AUTH, error_type="credential", reached_model=False))
+
+    # -- verdicts
+
+    def _judge(self) -> None:
+        """A body was read whole: what is it?"""
+        response, flight = self.response, self.flight
+        assert response is not None
+        body = self._body()
+        wall_now = flight.host.wall_clock()
+        plain = decoded(response, body)
+        if response.status_code >= 300:
+            outcome = quirks.classify(
+                response.status_code, response.headers, plain, wall_now=wall_now
+            )
+            self._fail(flight.learned(self, outcome, plain))
+            return
+        if flight.facts.stream:
+            # The application waits for events: whatever this is, it isn't that.
+            hidden = quirks.classify_body(
+                response.headers, plain, surface=flight.facts.surface, stream=True
+            )
+            outcome, facts = hidden or OK, quirks.ReplyFacts()
+        else:
+            outcome, facts = quirks.read_reply(
+                response.headers, plain, surface=flight.facts.surface, wall_now=wall_now
+            )
+        self._note_reply(facts, plain)
+        if outcome.kind is FailureClass.OK:
+            self.state = State.WHOLE
+            self._report(outcome)
+        else:
+            self._fail(outcome)
+
+    def _open(self) -> None:
+        now = self.flight.clock()
+        self.limits.progressed()
+        won = self.flight.call.on_first_token(self.attempt, now)
+        self.state = State.OPEN if won else State.LOST
+        if not won:
+            self._report(CANCELLED)
+
+    def _fail(self, outcome: Outcome) -> None:
+        self.state = State.LOST if self.attempt.lost else State.FAILED
+        if self.observer is not None:
+            self._note_stream(self.observer)
+        self._report(outcome)
+
+    def _classified(self, exc: BaseException, phase: str) -> Outcome | None:
+        if isinstance(exc, self.flight.timeouts):
+            match self.limits.exceeded():
+                case "deadline":
+                    kind = FailureClass.STALLED if phase == "stream" else _BEFORE
+                    return Outcome(kind, error_type="deadline")
+                case "first_token":
+                    return Outcome(_BEFORE, error_type="first_token_timeout")
+                case "idle":
+                    return Outcome(FailureClass.STALLED, error_type="idle_timeout")
+                case _:
+                    pass
+        reused = self.request is not None and self.flight.desk.is_warm(origin_of(self.request.url))
+        outcome = quirks.classify_exception(exc, phase=phase, reused=reused)
+        if outcome is not None and self.flight.is_delegated:
+            outcome = outcome._replace(free_retry=False)  # the SDK sends again by itself
+        return outcome
+
+    # -- in the application's hands
+
+    def held(self) -> bytes:
+        """What was kept back, to be handed over first. Once."""
+        held, self._held = b"".join(self._held), []
+        return held
+
+    def passed(self, chunk: bytes) -> bytes:
+        """The part of `chunk` to hand on; `failure` tells of an error found in it."""
+        observer = self.observer
+        if observer is None:
+            self.limits.progressed()
+            return chunk
+        before = observer.content_events
+        out = self._observe(chunk)
+        if observer.content_events != before:
+            self.limits.progressed()
+            if not before and self.transparent:
+                self.flight.call.on_first_token(self.attempt, self.flight.clock())
+        if observer.done:
+            self.limits.drain()
+        return chunk if self.flight.is_observed else out
+
+    def failure(self) -> tuple[bytes, BaseException | None] | None:
+        """An error the server reported inside the stream: (bytes still to hand on, what to raise).
+
+        Responses streams tell of failure by events that applications read, so those are handed on.
+        """
+        observer = self.observer
+        if observer is None or observer.error is None:
+            return None
+        outcome = observer.error
+        first = not self.finished
+        self._note_stream(observer)
+        self._report(outcome)
+        if not first or self.flight.is_observed:
+            return None
+        if self.transparent or self.flight.facts.surface == "responses":
+            return observer.error_event, None
+        return b"", interruption(self, None, outcome)
+
+    def exhausted(self) -> tuple[bytes, BaseException | None]:
+        """The body ended: (bytes still to hand on, what to raise: it was cut short)."""
+        observer = self.observer
+        if observer is None:
+            self._report(_with_tokens(OK, self.record.usage, self.record.status))
+            return b"", None
+        tail = b"" if self.flight.is_observed else observer.finish()
+        outcome = observer.outcome()
+        self._report_stream(outcome)
+        if outcome.kind is FailureClass.OK or self.transparent or observer.error is not None:
+            return tail, None
+        return tail, interruption(self, None, outcome)
+
+    def interrupted(self, exc: BaseException) -> BaseException | None:
+        """A read failed after the commit: what to raise; None where the end was only awaited."""
+        observer = self.observer
+        if observer is not None and observer.done:
+            self._report_stream(observer.outcome())  # the answer was complete
+            return None
+        outcome = self._classified(exc, "stream")
+        if outcome is None:
+            self.closed()
+            return exc
+        if observer is not None:
+            self._note_stream(observer)
+        self._report(outcome)
+        return exc if self.transparent else interruption(self, exc, outcome)
+
+    def closed(self) -> None:
+        """The application is done with it: finished, left early, cancelled or collected."""
+        if self.finished:
+            return
+        observer = self.observer
+        if observer is not None and (observer.done or observer.terminal):
+            self._report_stream(observer.outcome())
+            return
+        if observer is not None:
+            self._note_stream(observer)
+        self._report(CANCELLED)
+
+    @property
+    def wants_drain(self) -> bool:
+        """The answer is complete, and the connection is worth waiting a moment for."""
+        observer = self.observer
+        return (
+            observer is not None
+            and observer.done
+            and observer.error is None
+            and self.reads_are_limited
+        )
+
+    def release(self) -> None:
+        """The connection goes back to its pool as it came."""
+        if self._undo_reads is not None:
+            self._undo_reads()
+            self._undo_reads = None
+
+    def swallow(self, content: bytes) -> None:
+        """A mock's reply in the application's hands: its whole body is here already."""
+        if self.observer is not None:
+            self._observe(content)
+            self.observer.finish()
+            self._report_stream(self.observer.outcome())
+        self.closed()
+
+    # -- for the record
+
+    def _observe(self, chunk: bytes) -> bytes:
+        assert self.observer is not None
+        if self._inflater is None:
+            return self.observer.feed(chunk)
+        plain = self._inflater.feed(chunk)
+        out = self.observer.feed(plain)
+        return chunk if self.transparent else out
+
+    def _report_stream(self, outcome: Outcome) -> None:
+        assert self.observer is not None
+        self._note_stream(self.observer)
+        self._report(_with_tokens(outcome, self.record.usage, self.record.status))
+
+    def _report(self, outcome: Outcome) -> None:
+        if self.finished:
+            return
+        self.finished = True
+        self.outcome = outcome
+        flight = self.flight
+        if self.is_elsewhere:
+            outcome = outcome._replace(free_retry=True)  # it says nothing about that endpoint
+        flight.call.on_outcome(self.attempt, outcome, flight.clock())
+        if flight.is_observed:
+            flight.abandon()  # a retry that the call may have scheduled is not made
+
+    def _note_stream(self, observer: StreamObserver) -> None:
+        record = self.record
+        record.response_model = observer.model
+        record.response_id = observer.response_id
+        record.service_tier = observer.service_tier
+        record.finish_reasons = list(observer.finish_reasons)
+        record.content_chunks = observer.content_events
+        record.usage = observer.usage
+        if observer.response_id is not None and self.flight.surface.creates:
+            self.flight.host.pins.record((observer.response_id,), self.endpoint.id)
+
+    def _note_reply(self, facts: quirks.ReplyFacts, body: bytes) -> None:
+        record = self.record
+        record.usage = facts.usage
+        record.response_model = facts.model
+        record.response_id = facts.id
+        record.service_tier = facts.service_tier
+        record.finish_reasons = list(facts.finish_reasons)
+        if self.flight.surface.creates:
+            ids = ids_in_response(self.flight.facts.surface, body)
+            if ids:
+                self.flight.host.pins.record(ids, self.endpoint.id)
+
+    def _note_server(self) -> None:
+        url = self.request.url if self.request is not None else None
+        if url is not None:
+            self.flight.desk.answered(origin_of(url))
+            self.record.server_address = url.host
+            self.record.server_port = url.port or (443 if url.scheme == "https" else 80)
+
+    def _body(self) -> bytes:
+        body = b"".join(self._held)
+        self._held = [body]
+        return body
+
+    def body(self) -> bytes:
+        """All that was kept of a reply that goes no further."""
+        return self._body()
+
+
+_BEFORE = FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN
+
+
+def _is_document(response: Any) -> bool:
+    """JSON or a web page: not an event stream, whatever was asked for."""
+    kind = response.headers.get("content-type", "")
+    return bool(kind.startswith(("application/json", "text/html")))
+
+
+def _with_tokens(outcome: Outcome, usage: Usage | None, status: int | None) -> Outcome:
+    if usage is None:
+        return outcome if outcome.status is not None else outcome._replace(status=status)
+    return outcome._replace(
+        status=status,
+        input_tokens=usage.input_tokens,
+        cached_tokens=usage.cached_input_tokens,
+        output_tokens=usage.output_tokens,
+    )

@@ -1,0 +1,226 @@
+"""The body of a reply in the application's hands, watched to its end. One class per colour.
+
+They hand on what was held back, then what comes, and end the attempt exactly once: at the end, on
+close, on an error, on cancellation, or when collected. Joined with the http family's stream class
+where they are used (`family.byte_stream_class`).
+"""
+
+from __future__ import annotations
+
+import _thread
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from headway.transport.limits import DRAIN_S
+
+if TYPE_CHECKING:
+    import httpx2
+
+    from headway.transport.trial import Trial
+
+DRAIN_BYTES_MAX = 64 * 1024
+"""What follows the end of an answer is worth reading only if it is short."""
+
+
+class WatchedStream:
+    """A sync stream. Iterating it again goes on where it was."""
+
+    def __init__(
+        self, trial: Trial, source: httpx2.SyncByteStream, chunks: Iterator[bytes]
+    ) -> None:
+        self._trial = trial
+        self._source = source
+        self._chunks = chunks
+        self._is_over = False
+        self._is_closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        trial = self._trial
+        held = trial.held()
+        if held:
+            trial.limits.handed_over()
+            yield held
+        while not self._is_over:
+            trial.limits.resumed()
+            out, error = self._step()
+            if out:
+                trial.limits.handed_over()
+                yield out
+            if error is not None:
+                raise error
+
+    def _step(self) -> tuple[bytes, BaseException | None]:
+        """The next bytes to hand on, and what to raise after them."""
+        trial = self._trial
+        try:
+            chunk = next(self._chunks, None)
+        except Exception as exc:  # noqa: BLE001 - judged by the trial, raised by the caller
+            self._is_over = True
+            return b"", trial.interrupted(exc)
+        except BaseException:
+            self._is_over = True
+            trial.closed()
+            raise
+        if chunk is None:
+            self._is_over = True
+            return trial.exhausted()
+        out = trial.passed(chunk)
+        failure = trial.failure()
+        if failure is not None:
+            self._is_over = failure[1] is not None
+            return out + failure[0], failure[1]
+        return out, None
+
+    def close(self) -> None:
+        """End the attempt, wherever it is, and give the connection back."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._trial.wants_drain and not self._is_over:
+                self._drain()
+            self._trial.closed()
+        finally:
+            self._trial.release()
+            self._source.close()
+
+    def _drain(self) -> None:
+        self._trial.limits.drain()
+        budget = DRAIN_BYTES_MAX
+        with contextlib.suppress(Exception):  # the answer is complete, whatever comes now
+            for chunk in self._chunks:
+                budget -= len(chunk)
+                if budget < 0 or self._trial.limits.exceeded():
+                    return
+        self._is_over = True
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_closed", True):
+            # The collector runs anywhere, even while this thread holds the engine's lock: a thread
+            # of its own can wait for that lock.
+            with contextlib.suppress(Exception):
+                _thread.start_new_thread(_close_quietly, (self,))
+
+
+def _close_quietly(stream: WatchedStream) -> None:
+    with contextlib.suppress(Exception):
+        stream.close()
+
+
+class AsyncWatchedStream:
+    """An async stream. Iterating it again goes on where it was."""
+
+    def __init__(
+        self,
+        trial: Trial,
+        source: httpx2.AsyncByteStream,
+        chunks: AsyncIterator[bytes],
+        loop: Any,
+    ) -> None:
+        self._trial = trial
+        self._source = source
+        self._chunks = chunks
+        self._loop = loop
+        self._is_over = False
+        self._is_closed = False
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        trial = self._trial
+        held = trial.held()
+        if held:
+            trial.limits.handed_over()
+            yield held
+        while not self._is_over:
+            trial.limits.resumed()
+            out, error = await self._step()
+            if out:
+                trial.limits.handed_over()
+                yield out
+            if error is not None:
+                raise error
+
+    async def _step(self) -> tuple[bytes, BaseException | None]:
+        trial = self._trial
+        try:
+            chunk = await self._read()
+        except Exception as exc:  # noqa: BLE001 - judged by the trial, raised by the caller
+            self._is_over = True
+            return b"", trial.interrupted(exc)
+        except BaseException:
+            self._is_over = True
+            trial.closed()
+            raise
+        if chunk is None:
+            self._is_over = True
+            return trial.exhausted()
+        out = trial.passed(chunk)
+        failure = trial.failure()
+        if failure is not None:
+            self._is_over = failure[1] is not None
+            return out + failure[0], failure[1]
+        return out, None
+
+    async def _read(self) -> bytes | None:
+        left = None if self._trial.reads_are_limited else self._trial.limits.left_s()
+        if left is None or self._trial.flight.is_observed:
+            return await anext(self._chunks, None)
+        with anyio.fail_after(left):
+            return await anext(self._chunks, None)
+
+    async def aclose(self) -> None:
+        """End the attempt, wherever it is, and give the connection back."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        try:
+            if self._trial.wants_drain and not self._is_over:
+                await self._drain()
+        finally:
+            self._trial.closed()
+            self._trial.release()
+            await self._source.aclose()
+
+    async def _drain(self) -> None:
+        self._trial.limits.drain()
+        budget = DRAIN_BYTES_MAX
+        with contextlib.suppress(Exception), anyio.move_on_after(DRAIN_S):
+            async for chunk in self._chunks:
+                budget -= len(chunk)
+                if budget < 0:
+                    return
+            self._is_over = True
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_closed", True):
+            return
+        self._is_closed = True
+        with contextlib.suppress(Exception):
+            _thread.start_new_thread(_end_quietly, (self._trial,))
+        with contextlib.suppress(Exception):
+            if isinstance(self._loop, asyncio.AbstractEventLoop) and not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(_close_later, self._loop, self._source)
+
+
+def _end_quietly(trial: Trial) -> None:
+    with contextlib.suppress(Exception):
+        trial.closed()
+        trial.release()
+
+
+def _close_later(loop: asyncio.AbstractEventLoop, source: httpx2.AsyncByteStream) -> None:
+    task = loop.create_task(_close_source(source))
+    _closing.add(task)
+    task.add_done_callback(_closing.discard)
+
+
+async def _close_source(source: httpx2.AsyncByteStream) -> None:
+    with contextlib.suppress(Exception):
+        await source.aclose()
+
+
+_closing: set[asyncio.Task[None]] = set()
+"""The loop itself holds tasks weakly."""

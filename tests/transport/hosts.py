@@ -1,0 +1,125 @@
+"""A process for tests: the real engine and books, no policy supply, no telemetry."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from headway.core.engine import Engine
+from headway.core.model import CallFacts, Event
+from headway.core.snapshot import (
+    DeadlinePolicy,
+    Endpoint,
+    Fallback,
+    HedgePolicy,
+    Match,
+    RetryPolicy,
+    Route,
+    Snapshot,
+    WeightTable,
+)
+from headway.credentials import Credential
+from headway.record import Books, CallRecord
+from headway.transport.pins import PinMap
+
+INF = float("inf")
+
+
+class Host:
+    """What `headway.transport.ports.CallHost` asks for."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        *,
+        mode: str = "enforce",
+        disabled: bool = False,
+        credentials: Mapping[str, Credential] | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.events: list[Event] = []
+        self.records: list[CallRecord] = []
+        self.rng = random.Random(seed)
+        self.engine = Engine(
+            snapshot, rng=self.rng, lock=threading.Lock(), on_event=self.events.append
+        )
+        self.mode = mode
+        self.disabled = disabled
+        self.clock = time.monotonic
+        self.wall_clock = time.time
+        self.pins = PinMap()
+        self.books = Books()
+        self._credentials = dict(credentials or {})
+
+    def open_call(self, facts: CallFacts) -> CallRecord:
+        record = self.books.open_call(facts, self.clock())
+        self.records.append(record)
+        return record
+
+    def credential_for(self, endpoint: Endpoint) -> Credential | None:
+        return self._credentials.get(endpoint.credential or "")
+
+    def ensure_started(self) -> None: ...
+
+    @property
+    def in_flight(self) -> int:
+        return sum(row.in_flight for row in self.engine.status(self.clock()))
+
+    def named(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+def policy(
+    endpoints: Mapping[str, str | Endpoint],
+    *,
+    order: bool = True,
+    retry: RetryPolicy | None = None,
+    deadline: DeadlinePolicy | None = None,
+    hedge: HedgePolicy | None = None,
+    **route: Any,
+) -> Snapshot:
+    """The first endpoint carries everything, the others are fallbacks in order; or equal shares."""
+    built = {
+        name: value if isinstance(value, Endpoint) else Endpoint(id=name, base_url=value)
+        for name, value in endpoints.items()
+    }
+    names = list(built)
+    carrying = names[:1] if order else names
+    weights = tuple((name, 1 / len(carrying)) for name in carrying)
+    return Snapshot(
+        policy_id="test",
+        version=7,
+        endpoints=built,
+        routes=(
+            Route(
+                name="all",
+                match=Match(),
+                weights=WeightTable(by_zone={"*": ((INF, weights),)}),
+                fallback=tuple(Fallback(endpoint=name) for name in names if name not in carrying),
+                retry=retry or RetryPolicy(attempts_max=3, budget_start=100, budget_capacity=100),
+                deadline=deadline or DeadlinePolicy(),
+                hedge=hedge or HedgePolicy(),
+                endpoint_ids=frozenset(carrying),
+                **route,
+            ),
+        ),
+    )
+
+
+def own(url: str) -> Snapshot:
+    """What a client wrapped without a policy gets."""
+    return Snapshot(
+        endpoints={"default": Endpoint(id="default", base_url=url)},
+        routes=(
+            Route(
+                name="default",
+                weights=WeightTable(by_zone={"*": ((INF, (("default", 1.0),)),)}),
+                endpoint_ids=frozenset({"default"}),
+                deadline=DeadlinePolicy(idle_s=INF),
+            ),
+        ),
+        pass_through=True,
+    )
