@@ -30,10 +30,21 @@ def listing() -> str:
 
 def _module(name: str) -> Iterator[str]:
     module = import_module(name)
-    for public in module.__all__:
+    for public in public_names(module):
         value = getattr(module, public)
         if not isinstance(value, ModuleType):
             yield from _value(f"{name}.{public}", value)
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """`__all__`; else the functions and classes that the module itself defines."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    ]
 
 
 def _value(where: str, value: object) -> Iterator[str]:
@@ -50,7 +61,8 @@ def _value(where: str, value: object) -> Iterator[str]:
 def _class(where: str, cls: type) -> Iterator[str]:
     bases = ", ".join(base.__name__ for base in cls.__bases__ if base is not object)
     yield f"class {where}({bases})" if bases else f"class {where}"
-    if not issubclass(cls, enum.Enum):
+    # An enum is made by its members; a pydantic model's signature is its fields, listed below.
+    if not issubclass(cls, enum.Enum) and not hasattr(cls, "model_fields"):
         yield f"{where}.__init__{_signature(cls)}"
     # Own members and those of our own bases: what openai or pydantic bring is theirs to list.
     ours = [base for base in cls.__mro__ if base.__module__.partition(".")[0] == "headway"]

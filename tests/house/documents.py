@@ -106,13 +106,10 @@ def offline(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[World
     def handle(_self: object, request: httpx2.Request) -> httpx2.Response:
         content = world.served_file(request.url.path)
         if content is not None:
-            return httpx2.Response(200, content=content)
+            return httpx2.Response(200, content=iter([content]))
         return transport.handle_request(request)  # type: ignore[no-any-return]
 
     async def handle_async(_self: object, request: httpx2.Request) -> httpx2.Response:
-        content = world.served_file(request.url.path)
-        if content is not None:
-            return httpx2.Response(200, content=content)
         return await transport.handle_async_request(request)  # type: ignore[no-any-return]
 
     monkeypatch.setattr(httpx2.HTTPTransport, "handle_request", handle)

@@ -116,9 +116,44 @@ def events() -> str:
     from headway.telemetry import EVENT_ROWS
 
     return _table(
-        ("event", "reported as"),
-        ([f"`{event.__name__}`", str(row)] for event, row in EVENT_ROWS.items()),
+        ("event", "span", "metrics", "log events"),
+        (
+            [
+                f"`{event.__name__}`",
+                row.spans or "-",
+                _names(row.metrics),
+                _names(log.name for log in row.logs),
+            ]
+            for event, row in EVENT_ROWS.items()
+        ),
     )
+
+
+def metrics() -> str:
+    """Every metric."""
+    from headway.telemetry import METRICS
+
+    return _table(
+        ("metric", "kind", "unit", "attributes", "is"),
+        (
+            [f"`{m.name}`", m.kind, f"`{m.unit}`", _names(m.dims), m.text.rstrip(".")]
+            for m in METRICS
+            if m.profile != "1.41"
+        ),
+    )
+
+
+def logs() -> str:
+    """Every log event."""
+    from headway.telemetry import LOG_EVENTS
+
+    return _table(
+        ("log event", "severity"), ([f"`{log.name}`", log.severity] for log in LOG_EVENTS)
+    )
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "-"
 
 
 def command() -> str:
@@ -139,6 +174,8 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "defaults": defaults,
     "errors": errors,
     "events": events,
+    "logs": logs,
+    "metrics": metrics,
     "outcomes": outcomes,
 }
 

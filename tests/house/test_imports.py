@@ -17,22 +17,30 @@ NEVER_AT_IMPORT = (
     "pytest", "redis", "rich", "scipy", "tenacity", "typer", "yaml",
 )  # fmt: skip
 
-CPU_BOUND_S = 0.15
-MEMORY_BOUND_MIB = 24
-"""Beyond `import openai`, which is itself about 60 MiB."""
+BARE_BOUND_S = 0.15
+"""CPU of `import headway`, beyond `import openai`: the contract. Measured: 0.05 s."""
+USED_BOUND_S = 0.40
+"""With everything that the first `wrap` imports. Measured: 0.2 s."""
+MEMORY_BOUND_MIB = 32.0
+"""With everything, beyond the 60 MiB of `import openai`. Measured: 16 MiB."""
 
 PROBE = """
-import json, resource, sys, time
+import json, re, sys, time
+def resident_mib():
+    try:
+        status = open("/proc/self/status").read()
+    except OSError:
+        return 0.0  # elsewhere than on Linux there is no cheap figure
+    return int(re.search(r"VmRSS:\\s+(\\d+)", status)[1]) / 1024
 import openai
-before_s, before_kib = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before_s, before_mib = time.process_time(), resident_mib()
 import headway
 bare_s = time.process_time() - before_s
-bare_modules = sorted(sys.modules)
+modules = sorted(sys.modules)
 headway.wrap, headway.Router, headway.task, headway.Credential, headway.Shed
 used_s = time.process_time() - before_s
-kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
-print(json.dumps({"bare_s": bare_s, "used_s": used_s, "mib": kib / 1024, "modules": bare_modules,
-                  "used_modules": sorted(sys.modules)}))
+print(json.dumps({"bare_s": bare_s, "used_s": used_s, "mib": resident_mib() - before_mib,
+                  "modules": modules, "used_modules": sorted(sys.modules)}))
 """
 
 
@@ -64,11 +72,12 @@ def test_importing_headway_imports_no_extra_no_exporter_and_no_price_data(when: 
 
 def test_importing_headway_stays_within_its_cpu_and_memory_bound() -> None:
     # CPU time, so that a busy machine matters little; the least of several runs, since noise only
-    # ever adds. Stops at the first run within the bounds.
-    runs: list[tuple[float, float]] = []
+    # ever adds. Stops at the first moment at which every figure has once been within its bound.
+    bounds = {"bare_s": BARE_BOUND_S, "used_s": USED_BOUND_S, "mib": MEMORY_BOUND_MIB}
+    least = dict.fromkeys(bounds, float("inf"))
     for _ in range(7):
         found = probe()
-        runs.append((found["used_s"], found["mib"]))
-        if min(runs)[0] <= CPU_BOUND_S and min(mib for _, mib in runs) <= MEMORY_BOUND_MIB:
+        least = {figure: min(least[figure], found[figure]) for figure in bounds}
+        if all(least[figure] <= bound for figure, bound in bounds.items()):
             return
-    pytest.fail(f"(CPU s, MiB) of each run: {runs}; bounds {CPU_BOUND_S} s, {MEMORY_BOUND_MIB} MiB")
+    pytest.fail(f"least of 7 runs: {least}; bounds: {bounds}")

@@ -63,14 +63,14 @@ class RetryBudget:
         self._peak_at = now
         self._set(self.balance(now) + self._policy.budget_per_success, now)
 
-    def can_withdraw(self, now: float, *, reserve: float = 0.0) -> bool:
-        """Whether one more extra attempt is affordable with `reserve` tokens left untouched."""
-        return self.balance(now) - reserve >= 1.0 - 1e-9
+    def can_withdraw(self, now: float) -> bool:
+        """Whether one more extra attempt is affordable."""
+        return self.balance(now) >= 1.0 - 1e-9
 
-    def withdraw(self, now: float, *, reserve: float = 0.0) -> bool:
+    def withdraw(self, now: float) -> bool:
         """Take one token, if `can_withdraw`. Called when a retry is scheduled, not when it is sent:
         otherwise a thousand failures enter backoff together and then all fire."""
-        if not self.can_withdraw(now, reserve=reserve):
+        if not self.can_withdraw(now):
             return False
         self._set(self.balance(now) - 1.0, now)
         return True

@@ -76,11 +76,13 @@ class PeerEjector:
         """Once per interval: returns ([(newly ejected, until)], [newly readmitted])."""
         if now - self._swept_at < INTERVAL_S:
             return [], []
-        back = [e for e, p in self._peers.items() if self._swept_at < p.until <= now]
-        self._swept_at = now
+        since, self._swept_at = self._swept_at, now
+        back = [e for e, p in self._peers.items() if since < p.until <= now]
         for peer in self._peers.values():
             peer.roll()
-            if peer.times and peer.until <= now and (peer.history[-1][0] == peer.history[-1][1]):
+            # An interval spent outside, even in part, is no proof of health: it would wipe out the
+            # memory of flapping at each return.
+            if peer.times and peer.until <= since and peer.history[-1][0] == peer.history[-1][1]:
                 peer.times -= 1
         for endpoint_id in back:
             self._peers[endpoint_id].history.clear()  # old failures must not eject it again

@@ -18,8 +18,10 @@ def expect(
 ) -> None:
     """Fill in the expected end-to-end latency (s) and price (USD) of a call at the candidate."""
     endpoint = candidate.endpoint
-    known = warm.tokens if warm is not None and warm.endpoint_id == endpoint.id else 0
-    uncached = max(0, facts.prompt_tokens - known)
+    known = 0
+    if warm is not None and warm.endpoint_id == endpoint.id:
+        known = min(warm.tokens, facts.prompt_tokens)  # a session's last prompt may be longer
+    uncached = facts.prompt_tokens - known
     output = expected_output(facts, route)
     planned = planned_latency_s(endpoint, pool, uncached, output)
     if planned is not None:

@@ -27,6 +27,8 @@ REPLY_PARSE_BYTES = 64 * 1024
 
 TEXT_BYTES = 1024
 MESSAGE_CHARS = 4096
+EMPTY = "(empty body)"
+"""What texts are searched in when there is no text, so that a row can ask for that."""
 
 _RATE_HEADERS = (
     "x-ratelimit-remaining-requests",
@@ -61,16 +63,14 @@ def classify(status: int, headers: Mapping[str, str], body: bytes, *, wall_now: 
         return disguised or Outcome(
             FailureClass.OK, status=status, retry_after_s=success_hint(headers, wall_now)
         )
-    facts = error_facts(body, headers)
-    quirk = _match(status, facts)
-    outcome = _outcome(status, quirk)
-    if status == 404 and quirk is not None and quirk.name == "not-found" and not facts.codes:
-        # Nobody at home: a process that restarts, an ingress without a backend, a wrong host.
-        text = body[:TEXT_BYTES].strip()
-        if not text.startswith((b"{", b"[")):
-            outcome = outcome._replace(kind=FailureClass.SERVER_ERROR)
+    outcome = _outcome(status, quirk_for(status, headers, body))
     hint = retry_after_hint(headers, body, wall_now)
     return outcome._replace(retry_after_s=hint, should_retry=should_retry(headers))
+
+
+def quirk_for(status: int, headers: Mapping[str, str], body: bytes) -> Quirk | None:
+    """The row of the table that a refusal falls under; None: the bare 4xx or 5xx rule."""
+    return _match(status, error_facts(body, headers))
 
 
 def classify_body(
@@ -333,8 +333,9 @@ def _detail_texts(layers: Iterable[Mapping[str, object]]) -> Iterable[str]:
 
 
 def _text_facts(body: bytes) -> ErrorFacts:
-    text = body[:TEXT_BYTES].decode("utf-8", "replace")
-    return ErrorFacts(details=text)
+    """A body that is no JSON: an error page, a proxy's line, or nothing at all."""
+    text = body[:TEXT_BYTES].decode("utf-8", "replace").strip()
+    return ErrorFacts(details=text or EMPTY)
 
 
 _CUT = _disguised(FailureClass.INCOMPLETE_STREAM, "invalid_json", ran=True)

@@ -232,13 +232,14 @@ def attempt_error(attempt: AttemptRecord) -> str | None:
 def task_start(task: Task, semconv: n.Semconv) -> SpanAttributes:
     """What samplers may look at, and the application's own attributes."""
     found: SpanAttributes = {**task.attributes}
-    found |= {
+    ours: SpanAttributes = {
         n.OPERATION: n.WORKFLOW,
         semconv.workflow_name: task.name,
         n.TASK_NAME: task.name,
         n.TASK_ID: task.id,
         n.TASK_DEPTH: task.depth,
     }
+    found.update(ours)
     if task.deadline_at != INFINITY:
         found[n.TASK_DEADLINE] = task.deadline_at - task.started_at
     return found

@@ -89,7 +89,8 @@ class CallTelemetry:
     """The watch of one call. Spans end when the call is settled, with the times they really had."""
 
     __slots__ = (
-        "_base", "_context", "_instruments", "_own", "_span", "_started_ns", "_telemetry", "_tracer",
+        "_base", "_context", "_instruments", "_own", "_span", "_started_ns", "_telemetry",
+        "_tracer",
     )  # fmt: skip
 
     def __init__(

@@ -1,0 +1,253 @@
+"""The demo's report: figures and time lines of both clients on one page."""
+
+from __future__ import annotations
+
+import platform
+from decimal import Decimal
+
+from headway.lab.demo_figures import (
+    Arm,
+    Figures,
+    figures_of,
+    grid,
+    sends_over_time,
+    success_over_time,
+    ttft_over_time,
+)
+from headway.lab.demo_story import FLEET, PRICE_PER_MTOK, Story
+from headway.lab.report_page import (
+    bullets,
+    figure,
+    headline,
+    page,
+    paragraphs,
+    row,
+    section,
+    table,
+)
+from headway.lab.report_svg import (
+    BLUE,
+    GREY,
+    VERMILION,
+    Bar,
+    Series,
+    bar_chart,
+    line_chart,
+    share_chart,
+)
+
+STEP_S = 0.5
+WINDOW_S = 2.0
+
+
+def seconds(value: float) -> str:
+    """A duration for people."""
+    if value != value:  # NaN: there was none
+        return "none"
+    return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.0f} ms"
+
+
+def money(value: Decimal | None, *, per: int = 1) -> str:
+    """USD, or that there is no figure."""
+    return "none" if value is None else f"${value * per:.3f}"
+
+
+def percent(value: float) -> str:
+    """A share for people; never rounded up to 100."""
+    text = f"{100 * value:.1f}"
+    return "99.9 %" if text == "100.0" and value < 1 else f"{text} %"
+
+
+def ratio(before: Decimal | None, after: Decimal | None) -> str:
+    """How much less, in words."""
+    if before is None or after is None or not before:
+        return ""
+    change = 1 - after / before
+    return f"{abs(change):.0%} {'less' if change > 0 else 'more'}"
+
+
+def table_rows(plain: Figures, wrapped: Figures) -> list[tuple[str, str, str]]:
+    """The side-by-side figures, for the page and the terminal."""
+
+    def errors(figures: Figures) -> str:
+        return ", ".join(f"{n} {name}" for name, n in figures.errors) or "none"
+
+    def both(label: str, get: object) -> tuple[str, str, str]:
+        assert callable(get)
+        return label, str(get(plain)), str(get(wrapped))
+
+    return [
+        both("Tasks", lambda f: f.tasks),
+        both("Succeeded", lambda f: f"{f.succeeded} ({percent(f.success_rate)})"),
+        both("Failures", errors),
+        both("Task time, median", lambda f: seconds(f.task_p50)),
+        both("Task time, p95", lambda f: seconds(f.task_p95)),
+        both("Time to first token, median", lambda f: seconds(f.ttft_p50)),
+        both("Time to first token, p95", lambda f: seconds(f.ttft_p95)),
+        both("Calls", lambda f: f.calls),
+        both("Attempts per call", lambda f: f"{f.attempts_per_call:.3f}"),
+        both("Prompt tokens from cache", lambda f: percent(f.cached_share)),
+        both("Cost", lambda f: money(f.cost)),
+        both("Of it wasted", lambda f: f"{money(f.waste)} ({percent(float(f.waste / f.cost))})"),
+        both(
+            "Cost per 1,000 successful tasks", lambda f: money(f.cost_per_success, per=1000)
+        ),
+    ]
+
+
+def books_sentence(arm: Arm, figures: Figures) -> str:
+    """How the client's own books compare with what the endpoints would bill."""
+    if arm.own_cost is None:
+        return "It keeps no books."
+    off = abs(arm.own_cost / figures.cost - 1) if figures.cost else Decimal(0)
+    text = (
+        f"Its own books say {money(arm.own_cost)}, against {money(figures.cost)} in the endpoints' "
+        f"ledgers: {percent(float(off))} apart."
+    )
+    if arm.own_wasted is not None:
+        text += f" Of it, {money(arm.own_wasted)} is booked as wasted."
+    return text
+
+
+def build_page(story: Story, plain: Arm, wrapped: Arm) -> str:
+    """The whole report as one HTML document."""
+    p, w = figures_of(plain), figures_of(wrapped)
+    bands, marks = story.bands(), story.marks()
+    duration_s = story.workload.duration_s
+    at = grid(duration_s, STEP_S)
+
+    cards = row(
+        headline("Tasks that succeeded", f"{percent(p.success_rate)} plain", percent(w.success_rate)),
+        headline(
+            "Cost per 1,000 successful tasks",
+            f"{money(p.cost_per_success, per=1000)} plain",
+            money(w.cost_per_success, per=1000),
+            note=ratio(p.cost_per_success, w.cost_per_success),
+        ),
+        headline("Task time, p95", f"{seconds(p.task_p95)} plain", seconds(w.task_p95)),
+        headline(
+            "Spent on nothing",
+            f"{percent(float(p.waste / p.cost))} of cost, plain",
+            percent(float(w.waste / w.cost)),
+        ),
+        kind="cards",
+    )
+    lines = row(
+        figure(
+            "Tasks that succeed, by when they began",
+            line_chart(
+                [
+                    Series("plain", GREY, success_over_time(plain.book.tasks, at, WINDOW_S)),
+                    Series("headway", BLUE, success_over_time(wrapped.book.tasks, at, WINDOW_S)),
+                ],
+                label="Success rate over time",
+                y_format="{}%",
+                y_max=100,
+                bands=bands,
+                marks=marks,
+            ),
+            note=f"Per cent, over the {WINDOW_S:g} s before. The policy is version 1 until then.",
+        ),
+        figure(
+            "Time to first token, p95",
+            line_chart(
+                [
+                    Series("plain", GREY, ttft_over_time(plain.book.tasks, at, WINDOW_S, 0.95)),
+                    Series("headway", BLUE, ttft_over_time(wrapped.book.tasks, at, WINDOW_S, 0.95)),
+                ],
+                label="Time to first token over time",
+                y_format="{} ms",
+                bands=bands,
+                marks=marks,
+            ),
+            note="As the agent sees it, retries included. A call that failed counts all its time.",
+        ),
+    )
+    names = list(FLEET)
+    shares = row(
+        *(
+            figure(
+                f"Where attempts went: {arm.name}",
+                share_chart(
+                    at,
+                    sends_over_time(arm.sends, names, at, WINDOW_S),
+                    label=f"Share of attempts per endpoint, {arm.name}",
+                    bands=bands,
+                    marks=marks,
+                ),
+            )
+            for arm in (plain, wrapped)
+        )
+    )
+    useful = "successful tasks"
+    costs = figure(
+        "What was paid for",
+        bar_chart(
+            [
+                Bar(
+                    arm.name,
+                    [(float(f.cost - f.waste), BLUE), (float(f.waste), VERMILION)],
+                    f"{money(f.cost)}, {money(f.waste)} wasted",
+                )
+                for arm, f in ((plain, p), (wrapped, w))
+            ],
+            label="Cost, useful and wasted",
+        ),
+        note=(
+            f"Blue: billed for {useful}. Red: billed for tasks that failed, and for attempts that "
+            "brought nothing. By the endpoints' own ledgers, the same way for both."
+        ),
+    )
+    return page(
+        "Headway demo: the same agents, twice",
+        "Recorded coding-agent sessions against four model endpoints while one dies, one turns "
+        "ten times slower and one runs into its rate limit. First with plain clients, then with "
+        "a wrapped one: same sessions, same arrivals, same faults.",
+        cards,
+        section("What happened", lines, shares),
+        section(
+            "Side by side",
+            row(table(["", "plain", "headway"], table_rows(p, w)), costs),
+            paragraphs(f"Headway: {books_sentence(wrapped, w)}"),
+        ),
+        section("How to read this", bullets(*_conditions(story, plain, wrapped))),
+        footer=(
+            f"Seed {story.seed}. Python {platform.python_version()}, {platform.machine()}, "
+            f"{platform.system()}. Sessions: callanjfox/kv-cache-tester, Apache-2.0."
+        ),
+    )
+
+
+def _conditions(story: Story, plain: Arm, wrapped: Arm) -> list[str]:
+    load = story.workload
+    price = PRICE_PER_MTOK
+    applied = (
+        ""
+        if wrapped.policy_seen_s is None
+        else f" The wrapped client had it {wrapped.policy_seen_s - story.publish_at_s:.1f} s later."
+    )
+    return [
+        "Plain is what people write by hand: four AsyncOpenAI clients taken in turn, with the "
+        "SDK's own two retries. It is not a gateway, and no contest with one.",
+        "A task is one turn of an agent session: up to "
+        f"{load.calls_max} calls with tool results in between. It succeeds if every call is "
+        "answered before its deadline, which allows three times the usual duration. Both "
+        "clients' agents stop at the deadline.",
+        "The endpoints are simulated: real HTTP on loopback in front of a model of continuous "
+        "batching with a prefix cache, calibrated to Llama 3 8B on one H100 (alpha) and on A100 "
+        f"(bravo, charlie, delta). Engines and tool times run {load.time_scale:g} times faster "
+        "than life; retries, breakers and Retry-After are in real seconds.",
+        f"Sessions are recorded ones (token counts and gaps, no text), all counts divided by "
+        f"{load.token_divisor}, gaps cut at {load.wait_cap_s:g} s before scaling. "
+        f"{load.sessions} sessions start at fixed instants; the next call of a session waits for "
+        "the one before, so a slower client makes fewer calls in the same time.",
+        f"Version 1 of the policy gives all endpoints the same weight; version 2, published at "
+        f"{story.publish_at_s:.0f} s, gives the H100 three times an A100's.{applied}",
+        f"Prices: ${price['input']} per million input tokens, ${price['cached_input']} cached, "
+        f"${price['output']} output, at every endpoint. What was generated for a caller who "
+        "left is billed too.",
+        f"One run of {load.duration_s:g} s each; plain took {plain.elapsed_s:.0f} s to its last "
+        f"answer and {plain.cpu_s:.1f} s of CPU in the client, headway {wrapped.elapsed_s:.0f} s "
+        f"and {wrapped.cpu_s:.1f} s. A single run has no error bars: "
+        "`headway simulate` is for claims.",
+    ]

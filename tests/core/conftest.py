@@ -1,0 +1,10 @@
+"""Property tests print how to repeat a failure, and never fail for being slow on a busy machine."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "core", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("core")
