@@ -168,9 +168,15 @@ class AsyncTransport:
 
     async def aclose(self) -> None:
         """Close the user's client, as closing any of the SDK's own copies does."""
-        for copy in self._pools.stand_ins(current_loop()):
+        loop = current_loop()
+        for copy in self._pools.stand_ins(loop):
             await copy.aclose()
-        await self._http.aclose()
+        try:
+            await self._http.aclose()
+        except RuntimeError:
+            # Its connections belong to a loop that is gone, and went with it.
+            if not self._pools.is_orphaned(loop):
+                raise
 
     async def __aenter__(self) -> Self:
         return self

@@ -58,6 +58,10 @@ class Pools(Generic[HttpT]):
             copies = self._by_loop[loop] = {}
         return self._stand_in(copies, transport)
 
+    def is_orphaned(self, loop: Any) -> bool:
+        """Whether the user's own connections belong to another loop than this one."""
+        return self._first_loop is not None and self._first_loop() is not loop
+
     def stand_ins(self, loop: Any = None) -> list[Any]:
         """The copies to close along with the user's client; those of other loops can't be."""
         copies = self._copies if loop is None else self._by_loop.get(loop, {})
