@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import importlib
+import json
 import os
 import threading
 from collections.abc import Callable
@@ -153,7 +155,7 @@ def test_threads_share_one_client(serve: Callable[..., Any]) -> None:
             try:
                 for _ in range(5):
                     client.chat.completions.create(model="m", messages=MESSAGES)
-            except BaseException as exc:  # noqa: BLE001
+            except BaseException as exc:
                 failures.append(exc)
 
         threads = [threading.Thread(target=work) for _ in range(8)]
@@ -170,57 +172,55 @@ def test_threads_share_one_client(serve: Callable[..., Any]) -> None:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # a loop that ended left its keep-alives
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_async_client_serves_one_loop_after_another(serve: Callable[..., Any]) -> None:
-    import asyncio
-
     a = serve(OK)
-    host = Host(policy({"a": a.url}))
-    client = wrap(openai.AsyncOpenAI(api_key="k", base_url=a.url), router=host)
 
-    async def use() -> str:
-        reply = await client.chat.completions.create(model="m", messages=MESSAGES)
-        return str(reply.choices[0].message.content)
+    def life() -> None:
+        host = Host(policy({"a": a.url}))
+        client = wrap(openai.AsyncOpenAI(api_key="k", base_url=a.url), router=host)
 
-    async def close() -> None:
-        await client.close()
+        async def use() -> str:
+            reply = await client.chat.completions.create(model="m", messages=MESSAGES)
+            return str(reply.choices[0].message.content)
 
-    for _ in range(4):
-        assert asyncio.run(use()) == "hello"
-    asyncio.run(close())
-    assert client.is_closed()
-    del client
+        for _ in range(4):
+            assert asyncio.run(use()) == "hello"
+        asyncio.run(client.close())
+        assert client.is_closed()
+
+    life()
     gc.collect()
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_an_async_client_serves_two_loops_at_once(serve: Callable[..., Any]) -> None:
-    import asyncio
-
+def test_an_async_client_serves_several_loops_at_once(serve: Callable[..., Any]) -> None:
     a = serve(R(200, completion(), delay=0.1))
-    host = Host(policy({"a": a.url}))
-    client = wrap(openai.AsyncOpenAI(api_key="k", base_url=a.url), router=host)
     failures: list[BaseException] = []
 
-    async def use() -> None:
-        for _ in range(3):
-            await client.chat.completions.create(model="m", messages=MESSAGES)
+    def life() -> None:
+        host = Host(policy({"a": a.url}))
+        client = wrap(openai.AsyncOpenAI(api_key="k", base_url=a.url), router=host)
 
-    def work() -> None:
-        try:
-            asyncio.run(use())
-        except BaseException as exc:  # noqa: BLE001
-            failures.append(exc)
+        async def use() -> None:
+            for _ in range(3):
+                await client.chat.completions.create(model="m", messages=MESSAGES)
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        def work() -> None:
+            try:
+                asyncio.run(use())
+            except BaseException as exc:
+                failures.append(exc)
 
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    life()
+    gc.collect()
     assert not failures
     assert len(a.hits) == 9
-    del client
-    gc.collect()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -236,7 +236,7 @@ def test_a_forked_child_opens_its_own_connection(serve: Callable[..., Any]) -> N
         try:
             client.chat.completions.create(model="m", messages=MESSAGES)
             os._exit(0)
-        except BaseException:  # noqa: BLE001
+        except BaseException:
             os._exit(1)
     _, status = os.waitpid(pid, 0)
     client.chat.completions.create(model="m", messages=MESSAGES)
@@ -324,10 +324,13 @@ def test_clients_with_the_same_policy_share_a_router(
     pytest.importorskip("headway.router")
     a = serve(OK)
     path = tmp_path / "policy.json"
-    path.write_text(
-        '{"schema_version": "1.0", "version": 1, "endpoints": {"a": {"base_url": "%s"}},'
-        ' "routes": [{"weights": {"a": 1}}]}' % a.url
-    )
+    document = {
+        "schema_version": "1.0",
+        "version": 1,
+        "endpoints": {"a": {"base_url": a.url}},
+        "routes": [{"weights": {"a": 1}}],
+    }
+    path.write_text(json.dumps(document))
 
     def client(base_url: str = URL) -> Any:
         return openai.OpenAI(api_key="k", base_url=base_url)

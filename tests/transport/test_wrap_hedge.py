@@ -1,4 +1,4 @@
-"""A second attempt beside a slow first one: one wins, the other is cancelled, closed and counted."""
+"""A second attempt beside a slow first: one wins, the other is cancelled, closed and counted."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ SOON = HedgePolicy(enabled=True, delay_s=0.1, max_extra_fraction=1.0)
 
 
 def hedging(*urls: str, hedge: HedgePolicy = SOON) -> Host:
-    host = Host(policy({name: url for name, url in zip("ab", urls, strict=False)}, hedge=hedge))
-    return host
+    return Host(policy(dict(zip("ab", urls, strict=False)), hedge=hedge))
 
 
 def both_ended(host: Host, within_s: float = 2.0) -> list[Any]:
@@ -84,9 +83,7 @@ def test_a_first_attempt_that_fails_leaves_the_hedge_to_answer(
     assert caller(a.url, host).chat().choices[0].message.content == "second"
 
 
-def test_a_scope_forbids_hedging(
-    serve: Callable[..., Any], caller: Callable[..., Any]
-) -> None:
+def test_a_scope_forbids_hedging(serve: Callable[..., Any], caller: Callable[..., Any]) -> None:
     a, b = serve(R(200, completion("first"), delay=0.3)), serve(OK)
     client = caller(a.url, hedging(a.url, b.url))
 

@@ -1,4 +1,4 @@
-"""Keys, cookies and whatever names the user go to the origin they were meant for, and nowhere else."""
+"""Keys, cookies and whatever names the user go to the origin they were meant for only."""
 
 from __future__ import annotations
 

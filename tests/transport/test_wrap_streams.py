@@ -86,9 +86,7 @@ def test_a_broken_stream_says_what_had_come(
     )
 
 
-def test_a_partial_tool_call_is_kept(
-    serve: Callable[..., Any], caller: Callable[..., Any]
-) -> None:
+def test_a_partial_tool_call_is_kept(serve: Callable[..., Any], caller: Callable[..., Any]) -> None:
     def delta(**call: Any) -> bytes:
         choice = {"index": 0, "delta": {"tool_calls": [{"index": 0, **call}]}}
         return event({"id": "c", "object": "chat.completion.chunk", "choices": [choice]})
@@ -267,21 +265,21 @@ def test_an_exception_of_the_application_leaves_nothing_behind(
     host = Host(policy({"a": a.url}))
     client = caller(a.url, host)
 
-    class Mine(Exception): ...
+    class MineError(Exception): ...
 
     def use() -> None:
         with client.chat(stream=True) as stream:
             for _ in stream:
-                raise Mine
+                raise MineError
 
     async def ause() -> None:
         async with await client.client.chat.completions.create(
             model="m", messages=MESSAGES, stream=True
         ) as stream:
             async for _ in stream:
-                raise Mine
+                raise MineError
 
-    with pytest.raises(Mine):
+    with pytest.raises(MineError):
         client.run(ause()) if client.is_async else use()
 
     [end] = ended(host)

@@ -1,4 +1,4 @@
-"""What Headway must not change: bytes, objects, retries of the SDK, where nothing was configured."""
+"""What Headway must not change where nothing was configured: bytes, objects, retries."""
 
 from __future__ import annotations
 
@@ -147,8 +147,14 @@ def test_a_model_without_a_route_passes_through(
     route = made.routes[0]
     named = Snapshot(
         endpoints=made.endpoints,
-        routes=(type(route)(name="x", match=Match(models=frozenset({"big"})), weights=route.weights,
-                            endpoint_ids=route.endpoint_ids),),
+        routes=(
+            type(route)(
+                name="x",
+                match=Match(models=frozenset({"big"})),
+                weights=route.weights,
+                endpoint_ids=route.endpoint_ids,
+            ),
+        ),
     )
     client = caller(a.url, Host(named))
 

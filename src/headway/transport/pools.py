@@ -1,9 +1,9 @@
 """Which connection pool carries a request: the user's own, but never across a fork or a loop.
 
-The user's http client is asked for its transport (proxies, mounts, TLS, mocks) and that transport is
-used as it is, in the process and on the event loop where it was first used. Sockets can be shared
-with neither a forked child nor another loop: there, a copy of the transport with a pool of its own
-stands in. The parent's connections are dropped in a child, never closed.
+The user's http client is asked for its transport (proxies, mounts, TLS, mocks), which is used as it
+is, in the process and on the event loop where it was first used. Sockets can be shared with neither
+a forked child nor another loop: there, a copy of the transport with a pool of its own stands in.
+The parent's connections are dropped in a child, never closed.
 """
 
 from __future__ import annotations
