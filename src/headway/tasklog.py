@@ -265,3 +265,9 @@ def install(log: TaskLog | None = None) -> TaskLog:
     _installed = log if log is not None else TaskLog()
     add_observer(_installed)
     return _installed
+
+
+def ensure_installed() -> TaskLog:
+    """The installed log; the default one if there is none yet. Cheap: an unset variable costs one
+    look-up per finished task."""
+    return _installed if _installed is not None else install()

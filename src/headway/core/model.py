@@ -14,6 +14,7 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from types import TracebackType
 from typing import NamedTuple, Protocol, TypeAlias
 
 INFINITY = float("inf")
@@ -31,7 +32,13 @@ class Lock(Protocol):
     """The mutual exclusion the core is handed: `threading.Lock` fits, and so does a no-op."""
 
     def __enter__(self) -> object: ...
-    def __exit__(self, *exc: object) -> object: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> object: ...
 
 
 # --------------------------------------------------------------------------- outcomes

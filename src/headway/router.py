@@ -1,0 +1,300 @@
+"""Router: the state of one process, shared by any number of clients.
+
+It owns the engine (decisions), the policy supply (where decisions come from), the books (what calls
+cost) and the telemetry, and hands them to the transports through one small port. It does no I/O of
+its own and starts no thread before the first call.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+
+from headway import tasklog
+from headway import telemetry as telemetries
+from headway.core.engine import Engine
+from headway.core.model import (
+    AttemptEnded,
+    AttemptStarted,
+    CallDequeued,
+    CallEnded,
+    CallFacts,
+    CallQueued,
+    CallRejected,
+    Event,
+    FirstToken,
+    RetryDenied,
+    Rng,
+    Sink,
+)
+from headway.core.snapshot import Endpoint, Snapshot
+from headway.core.views import EndpointStatus, Explanation, PoolStatus
+from headway.cost import Pricer
+from headway.credentials import Credential, credential_named
+from headway.errors import HeadwayError
+from headway.policy.decide import PolicyStatus
+from headway.policy.supply import PolicySupply
+from headway.record import Books, CallRecord
+from headway.transport import body as bodies
+from headway.transport.pins import PinMap
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, OpenAI
+
+    from headway.policy.sources import PolicyArgument
+
+_log = logging.getLogger("headway")
+_ClientT = TypeVar("_ClientT", bound="OpenAI | AsyncOpenAI")
+
+MODES = ("enforce", "observe")
+_PER_CALL = frozenset(
+    {
+        AttemptStarted,
+        FirstToken,
+        AttemptEnded,
+        RetryDenied,
+        CallQueued,
+        CallDequeued,
+        CallRejected,
+        CallEnded,
+    }
+)
+"""Events that belong to one call: its record takes them; the rest are the process's."""
+
+
+class RouterStatus(NamedTuple):
+    """What this process knows and does, for people and dashboards."""
+
+    mode: str
+    disabled: bool
+    policy: PolicyStatus
+    endpoints: tuple[EndpointStatus, ...]
+    pools: tuple[PoolStatus, ...]
+
+
+class Router:
+    """Routes the calls of wrapped clients by one policy.
+
+    Args:
+        policy: a path, an http(s) URL, a `Policy`, a dict, JSON bytes, or a compiled snapshot.
+        mode: "enforce", or "observe": leave every call as the plain client makes it, and record
+            what would have been done.
+        zone: where this process runs; selects weights and round-trip times.
+        credentials: name -> `Credential`; a document can only name them.
+        allowed_hosts: host patterns a fetched document may send calls to.
+        own_hosts: hosts that are always allowed: `wrap` puts the client's own here.
+        public_keys: reserved for signed documents.
+        cache_dir: where the last good document is kept across restarts; None keeps none.
+        shared_state: reserved for fleet-wide quotas.
+        on_event: receives every `headway.core.model` event after the decision; what it raises is
+            logged and goes no further.
+        clock: monotonic seconds; `clock.wall()`, if there is one, gives Unix seconds.
+        rng: the random source; `random.Random(seed)` makes decisions reproducible.
+
+    Raises:
+        PolicyError: the first document is bad, or cannot be had and nothing is cached.
+    """
+
+    def __init__(
+        self,
+        policy: PolicyArgument | Snapshot,
+        *,
+        mode: str = "enforce",
+        zone: str | None = None,
+        credentials: Mapping[str, Credential] | None = None,
+        allowed_hosts: Sequence[str] | None = None,
+        own_hosts: Sequence[str] = (),
+        public_keys: Mapping[str, str | bytes] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        shared_state: object | None = None,
+        on_event: Sink | None = None,
+        clock: Callable[[], float] | None = None,
+        rng: Rng | None = None,
+    ) -> None:
+        if mode not in MODES:
+            raise HeadwayError(f"mode must be one of {', '.join(MODES)}; got {mode!r}")
+        if shared_state is not None:
+            raise HeadwayError("shared_state: fleet-wide quotas are not supported by this version")
+        self.mode = mode
+        self.disabled = os.environ.get("HEADWAY_DISABLED", "").strip().lower() in _TRUE
+        self.clock: Callable[[], float] = clock if clock is not None else time.monotonic
+        self.wall_clock: Callable[[], float] = getattr(clock, "wall", time.time)
+        self.rng: Rng = rng if rng is not None else random.Random()
+        self.pins = PinMap()
+        self._credentials = dict(credentials or {})
+        self._hook = on_event
+        self._is_closed = False
+        tasklog.ensure_installed()
+        self._telemetry = telemetries.telemetry()
+        self._books = Books(
+            pricer=Pricer(on_unknown=self._telemetry.price_unknown), observer=self._telemetry
+        )
+        self._supply = PolicySupply(
+            policy,
+            allowed_hosts=allowed_hosts,
+            own_hosts=own_hosts,
+            public_keys=public_keys,
+            credentials=self._credentials,
+            zone=zone,
+            cache_dir=cache_dir,
+            on_snapshot=self._adopt,
+            on_event=self._on_event,
+            clock=self.clock,
+            wall_clock=self.wall_clock,
+        )
+        self.engine = Engine(
+            self._supply.initial(),
+            zone=zone,
+            rng=self.rng,
+            lock=threading.Lock(),
+            on_event=self._on_event,
+        )
+        self._telemetry.watch_router(self)
+        _routers.add(self)
+
+    def __repr__(self) -> str:
+        snapshot = self.engine.snapshot
+        return (
+            f"<headway.Router {snapshot.policy_id!r} version {snapshot.version} "
+            f"({len(snapshot.endpoints)} endpoints, {self.mode})>"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # -- for applications
+
+    def wrap(self, client: _ClientT) -> _ClientT:
+        """A copy of `client`, of the same class, whose calls this router manages."""
+        from headway.client import wrap
+
+        return wrap(client, router=self)
+
+    def status(self) -> RouterStatus:
+        """Endpoints, breakers, in-flight, budgets and the policy's age, as of now."""
+        now = self.clock()
+        return RouterStatus(
+            self.mode,
+            self.disabled,
+            self._supply.status(),
+            self.engine.status(now),
+            self.engine.pools(now),
+        )
+
+    def explain(
+        self,
+        *,
+        model: str,
+        prompt: str | Sequence[Mapping[str, Any]] = "",
+        surface: str = "chat",
+        session: str | None = None,
+        task: str | None = None,
+        traffic_class: str | None = None,
+        max_output_tokens: int | None = None,
+    ) -> Explanation:
+        """Why a call would go to A and not to B: candidates, score terms, filters. Sends nothing.
+
+        `prompt` is a user message or a whole `messages` list.
+        """
+        body = _body_of(model, prompt)
+        peeked = bodies.peek(body, surface)
+        facts = CallFacts(
+            model=model,
+            surface=surface,
+            session=session,
+            task_name=task,
+            traffic_class=traffic_class,
+            prompt_tokens=peeked.prompt_tokens_estimate,
+            prefix=bodies.prefix_hashes(body, peeked),
+            max_output_tokens=max_output_tokens,
+        )
+        return self.engine.explain(facts, self.clock())
+
+    def close(self) -> None:
+        """Stop refreshing the policy. Clients keep working on the snapshot they have."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._supply.close()
+
+    # -- for the transports (see headway.transport.ports.CallHost)
+
+    def open_call(self, facts: CallFacts) -> CallRecord:
+        """Start the accounts of a call in the current task and trace context.
+
+        Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the task forbids it.
+        """
+        return self._books.open_call(facts, self.clock())
+
+    def credential_for(self, endpoint: Endpoint) -> Credential | None:
+        """The declared credential of an endpoint; None: the client's own key, own host only."""
+        if endpoint.credential is None:
+            return None
+        return credential_named(endpoint.credential, endpoint.base_url, self._credentials)
+
+    def ensure_started(self) -> None:
+        """Start the policy refresh, at the first call and again after a fork."""
+        if not self._is_closed:
+            self._supply.ensure_started()
+
+    # -- for the gauges (see headway.telemetry.metrics.Gauged)
+
+    def breaker_states(self) -> tuple[tuple[str, str], ...]:
+        """(endpoint id, closed | half_open | open)."""
+        return self.engine.breaker_states()
+
+    def budget_tokens(self) -> tuple[tuple[str, float], ...]:
+        """(pool, extra attempts allowed now)."""
+        return tuple((p.route, p.retry_budget) for p in self.engine.pools(self.clock()))
+
+    def policy_age_s(self) -> float | None:
+        """Seconds since the policy in force was issued, or else loaded."""
+        return self._supply.status().age_s
+
+    # -- inside
+
+    def _adopt(self, snapshot: Snapshot) -> None:
+        self.engine.swap(snapshot, self.clock())
+
+    def _on_event(self, event: Event) -> None:
+        if type(event) not in _PER_CALL:
+            self._telemetry.on_event(event)
+        if self._hook is not None:
+            try:
+                self._hook(event)
+            except Exception:  # noqa: BLE001 - whatever a user's hook raises
+                _log.exception("headway: on_event hook failed; the call goes on")
+
+    def _after_fork(self) -> None:
+        # The parent may have held the lock at the fork, and jitter must differ from the parent's.
+        self.rng = random.Random() if isinstance(self.rng, random.Random) else self.rng
+        self.engine.after_fork(threading.Lock(), self.rng)
+
+
+def _body_of(model: str, prompt: str | Sequence[Mapping[str, Any]]) -> bytes:
+    """The request body the SDK would write: prefix hashes are taken over its very bytes."""
+    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+    body = {"model": model, "messages": messages}
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_routers: weakref.WeakSet[Router] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for router in list(_routers):
+        router._after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
