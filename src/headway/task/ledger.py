@@ -7,7 +7,7 @@ import threading
 from decimal import Decimal
 from typing import NamedTuple
 
-from headway.cost import MONEY, SOURCES, ZERO, Cost, worst_source
+from headway.cost import MONEY, SOURCES, ZERO, Cost, plain, worst_source
 
 EXTRA_ATTEMPTS_MIN = 3
 EXTRA_ATTEMPTS_SHARE = 0.2
@@ -156,7 +156,7 @@ class Ledger:
             case "max_tokens":
                 used, allowed = f"{self.tokens} tokens used", f"{caps.tokens}"
             case _:
-                used, allowed = f"{self.cost} USD spent", f"{caps.cost} USD"
+                used, allowed = f"{plain(self.cost)} USD spent", f"{caps.cost} USD"
         running = f", {self.open_calls} calls running" if self.open_calls else ""
         return f"Task {self.name!r} can't carry another call: {cap} is {allowed}, {used}{running}."
 

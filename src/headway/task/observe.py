@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,6 +37,18 @@ class TaskObserver:
 
 
 _observers: tuple[TaskObserver, ...] = ()
+_unloaded = ["headway.telemetry"]
+"""Modules that observe every task of a process. Imported as the first task begins: an application
+may open one before it wraps a client, and `import headway` is to stay cheap."""
+
+
+def load_observers() -> None:
+    """See to it that telemetry and the task log are told of tasks."""
+    while _unloaded:
+        try:
+            import_module(_unloaded.pop())
+        except Exception as problem:  # noqa: BLE001 - tasks work without being observed
+            logger.warning("tasks are not observed: %s", type(problem).__name__)
 
 
 def add_observer(observer: TaskObserver) -> None:

@@ -22,7 +22,7 @@ from headway.errors import DeadlineExceeded, TaskLimitExceeded
 from headway.task.figures import Figures
 from headway.task.ledger import Caps, Ledger
 from headway.task.left_open import settle_abandoned, track, untrack
-from headway.task.observe import tell
+from headway.task.observe import load_observers, tell
 from headway.task.scope import CallOptions, Scope, current_scope, enter_scope, leave_scope
 from headway.task.spec import Clock, TaskSpec
 
@@ -238,6 +238,7 @@ class Task(Figures):
     def begin(self) -> None:
         """Start the clock. `enter` makes the task current."""
         settle_abandoned()
+        load_observers()
         if self.phase is not Phase.NEW:
             raise RuntimeError(
                 f"task {self.name!r} was begun before: make a new one with headway.task(...) "
