@@ -112,6 +112,8 @@ class Ticket:
     enqueued_at: float
     expires_at: float
     sheddable: bool = True
+    obstacle: str = "limit"
+    """limit: the endpoints are full | cold: none has shown life yet | open: one is being probed."""
     granted: bool = False
     evicted: bool = False
 
@@ -136,10 +138,10 @@ class WaitQueue:
     def __len__(self) -> int:
         return len(self.waiters)
 
-    def must_wait_behind(self, priority: int) -> bool:
-        """Whether a new call of `priority` has to queue although there may be room: nobody of its
-        own rank or above is overtaken."""
-        return any(t.priority >= priority for t in self.waiters)
+    def obstacle_for(self, priority: int) -> str:
+        """What a new call of `priority` has to queue for although there may be room, "" if nothing:
+        nobody of its own rank or above is overtaken."""
+        return next((t.obstacle for t in self.waiters if t.priority >= priority), "")
 
     def offer(self, ticket: Ticket, max_queue: int) -> tuple[bool, Ticket | None]:
         """Add `ticket`. Full: the lowest-ranked waiter below it gives way, else it is refused.

@@ -163,7 +163,7 @@ class Engine:
                     (p.ejector.ejected_until(endpoint.id) for p in world.pools.values()),
                     default=-INFINITY,
                 )
-                blocked = world.blocks.get(credential_key(endpoint), (-INFINITY, ""))[0]
+                blocked = world.blocked_until(endpoint)
                 rows.append(
                     EndpointStatus(
                         endpoint.id,

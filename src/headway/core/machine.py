@@ -173,13 +173,14 @@ class CallMachine:
         waiting = self.line.pending(now)
         if waiting is not None:
             return waiting
-        if self.line.refused:
-            return self._refused(now)
+        if self.line.ticket is not None and self.line.refused:
+            return self._stop_waiting(self.line.ticket.obstacle, now)
         return self._launch(now)
 
     def _launch(self, now: float) -> Action:
-        if self.line.must_join(self.facts.priority):
-            return self._stand("limit", now)
+        ahead = self.line.must_join(self.facts.priority)
+        if ahead:
+            return self._stand(ahead, now)
         plan = self._plan
         placement = place(self._host.world, self._request(now), now)
         if placement.candidate is None and plan.tried and plan.may_stay():
@@ -228,6 +229,8 @@ class CallMachine:
         if kind is None and cannot_finish(placement, candidate, facts, self._deadline_at, now):
             return self._give_up(Rejection("deadline"), now)
         self._leave_line(now)
+        if self._host.world.blocks:
+            self._host.world.begin_trial(candidate.endpoint, now)
         scheduled = self._plan.sent()
         self.attempts += 1
         attempt = open_attempt(
@@ -259,7 +262,7 @@ class CallMachine:
                 self._leave_line(now)
                 return Wait(placement.until, "throttled")
         elif obstacle == "open" and last is None and not self._is_cold_ok and not self.line.ticket:
-            return self._stand("cold", now)  # someone else is probing: its answer comes soon
+            return self._stand("open", now)  # someone else is probing: its answer comes soon
         if last is not None:
             return self._surface(last, "breaker", now)
         detail = tuple(
@@ -272,20 +275,22 @@ class CallMachine:
     def _stand(self, obstacle: str, now: float) -> Action:
         line = self.line
         is_new = line.ticket is None
-        is_cold = obstacle == "cold"
         waiting = line.stand(
-            self, self.facts, self.route, is_cold=is_cold, deadline_at=self._deadline_at, now=now
+            self, self.facts, self.route, obstacle=obstacle, deadline_at=self._deadline_at, now=now
         )
-        if waiting is not None:
-            if is_new:
-                self._emit(CallQueued(self.id, self.facts.priority, obstacle, now))
-            return waiting
-        if is_cold and not self._is_cold_ok:
-            # Holding back was a courtesy to a cold start, never a reason to refuse anyone.
-            self._is_cold_ok = True
-            self._leave_line(now)
-            return self._launch_after_line(now)
-        return self._refused(now)
+        if waiting is None:
+            return self._stop_waiting(obstacle, now)
+        if is_new:
+            self._emit(CallQueued(self.id, self.facts.priority, obstacle, now))
+        return waiting
+
+    def _stop_waiting(self, obstacle: str, now: float) -> Action:
+        if obstacle == "limit" or self._is_cold_ok:
+            return self._refused(now)
+        # Holding back was a courtesy to a cold start, never a reason to refuse anyone.
+        self._is_cold_ok = True
+        self._leave_line(now)
+        return self._launch_after_line(now)
 
     def _refused(self, now: float) -> Action:
         fallbacks = tuple(g for g in self._groups if g.is_fallback)
