@@ -100,10 +100,10 @@ def test_many_processes_write_whole_lines(tmp_path: Path) -> None:
     script = "import headway as tasks\nfor n in range(200):\n    with tasks.task('t' * 150): pass\n"
     path = tmp_path / "t.jsonl"
     environment = os.environ | {"HEADWAY_TASK_LOG": str(path)}
-    running = [subprocess.Popen([sys.executable, "-c", script], env=environment) for _ in range(4)]
-    assert [p.wait(60) for p in running] == [0] * 4
+    running = [subprocess.Popen([sys.executable, "-c", script], env=environment) for _ in range(2)]
+    assert [p.wait(60) for p in running] == [0] * 2
     found = list(read_lines([path]))
-    assert len(found) == 800
+    assert len(found) == 400
     assert None not in found
 
 

@@ -34,6 +34,9 @@ BUCKETS = 12
 OPEN_BASE_S = 10.0
 OPEN_MAX_S = 300.0
 CLEAN_S = 60.0
+CLEAN_SUCCESSES = 4
+"""A minute without failures is clean only if this many successes stand behind it: between the bad
+spells of a flapping endpoint a slow caller may send nothing at all, and no news is not good news."""
 TRIPS_MAX = 5
 """10 * 2^5 = 320 s is already past OPEN_MAX_S."""
 
@@ -82,6 +85,7 @@ class Breaker:
         "_bad",
         "_burst_started",
         "_clean_since",
+        "_clean_successes",
         "_consecutive",
         "_epochs",
         "_first_failure_at",
@@ -115,6 +119,7 @@ class Breaker:
         self._generation = 0
         self._trips = 0
         self._clean_since = float("-inf")
+        self._clean_successes = 0
         self._lease_until = float("-inf")
         self._forced = False
         self._consecutive = 0
@@ -195,10 +200,12 @@ class Breaker:
         return 0.0
 
     def trips(self, now: float) -> int:
-        """The back-off exponent k: recent trips, less one per clean minute while closed."""
+        """The back-off exponent k: recent trips, less one per clean minute while closed
+        (see CLEAN_SUCCESSES)."""
         if self.state is not State.CLOSED or self._trips == 0:
             return self._trips
-        return max(0, self._trips - int(max(0.0, now - self._clean_since) // CLEAN_S))
+        minutes = int(max(0.0, now - self._clean_since) // CLEAN_S)
+        return max(0, self._trips - min(minutes, self._clean_successes // CLEAN_SUCCESSES))
 
     # -- inside
 
@@ -206,6 +213,7 @@ class Breaker:
         if health is Health.GOOD:
             self._move(Signal.PROBE_OK)
             self.closed_at = self._clean_since = now
+            self._clean_successes = 0
             self.proven = True
             self._forget()
         elif self._forced:
@@ -218,11 +226,13 @@ class Breaker:
     def _count(self, health: Health, started_at: float, now: float) -> None:
         if health is Health.GOOD:
             self._consecutive = 0
+            self._clean_successes += 1
             self.proven = True
             self._tally(now, bad=False)
             return
         self._trips = self.trips(now)
         self._clean_since = now
+        self._clean_successes = 0
         self._tally(now, bad=True)
         if health is Health.HARD or not self.proven:
             self._count_consecutive(started_at, now)

@@ -57,10 +57,18 @@ class RetryBudget:
             tokens = min(TRICKLE_CEILING, tokens + gained)
         return min(tokens, self.capacity(now))
 
-    def deposit(self, now: float, inflight: int) -> None:
-        """Credit one successful call; `inflight` is the pool's concurrency as it ended."""
-        self._peak = max(float(inflight), self._decayed_peak(now))
-        self._peak_at = now
+    def note_inflight(self, inflight: int, now: float) -> None:
+        """Remember the pool's concurrency, as a call begins.
+
+        At the beginning and not at the end: in a burst beside a dead endpoint the failures come
+        before the first success, and need the tokens saved up in earlier bursts.
+        """
+        if inflight > 2.0 * self._policy.budget_capacity and inflight >= self._decayed_peak(now):
+            self._peak = float(inflight)
+            self._peak_at = now
+
+    def deposit(self, now: float) -> None:
+        """Credit one successful call."""
         self._set(self.balance(now) + self._policy.budget_per_success, now)
 
     def can_withdraw(self, now: float) -> bool:

@@ -136,7 +136,7 @@ class CallMachine:
         self._deadline_at = min(facts.deadline_at, now + route.deadline.total_s)
         self._groups = groups_for(route, snapshot, facts, host.world.zone)
         self._plan = RetryPlan(now)
-        self.line = Line(host, pool, self, is_sheddable=self._traffic.sheddable)
+        self.line = Line(host, pool, is_sheddable=self._traffic.sheddable)
         self._finish: Finish | None = None
         self._committed: Attempt | None = None
         self._is_cold_ok = False
@@ -144,6 +144,7 @@ class CallMachine:
         self.waker: Waker | None = None
         self._ended = False
         pool.inflight += 1
+        pool.budget.note_inflight(pool.inflight, now)
 
     @property
     def deadline_at(self) -> float:
@@ -273,7 +274,7 @@ class CallMachine:
         is_new = line.ticket is None
         is_cold = obstacle == "cold"
         waiting = line.stand(
-            self.facts, self.route, is_cold=is_cold, deadline_at=self._deadline_at, now=now
+            self, self.facts, self.route, is_cold=is_cold, deadline_at=self._deadline_at, now=now
         )
         if waiting is not None:
             if is_new:
@@ -399,7 +400,7 @@ class CallMachine:
             self._emit_engine,
         )
         if outcome.kind is FailureClass.OK and not attempt.lost:
-            pool.budget.deposit(now, pool.inflight)
+            pool.budget.deposit(now)
             pool.exhausted = False
         result = _result(attempt, outcome)
         duration = now - attempt.started_at

@@ -45,12 +45,11 @@ class Parking(Protocol):
 class Line:
     """One call's side of the queue. `refused` says why the wait is over, "" while it is not."""
 
-    __slots__ = ("_is_sheddable", "_parking", "_pool", "_waiter", "refused", "ticket")
+    __slots__ = ("_is_sheddable", "_parking", "_pool", "refused", "ticket")
 
-    def __init__(self, parking: Parking, pool: Pool, waiter: Woken, *, is_sheddable: bool) -> None:
+    def __init__(self, parking: Parking, pool: Pool, *, is_sheddable: bool) -> None:
         self._parking = parking
         self._pool = pool
-        self._waiter = waiter
         self._is_sheddable = is_sheddable
         self.ticket: Ticket | None = None
         self.refused = ""
@@ -75,7 +74,14 @@ class Line:
         return self.ticket is None and len(queue) > 0 and queue.must_wait_behind(priority)
 
     def stand(
-        self, facts: CallFacts, route: Route, *, is_cold: bool, deadline_at: float, now: float
+        self,
+        waiter: Woken,
+        facts: CallFacts,
+        route: Route,
+        *,
+        is_cold: bool,
+        deadline_at: float,
+        now: float,
     ) -> Wait | None:
         """Join the queue or stay in it; None when the wait is over (see `refused`)."""
         ticket = self.ticket
@@ -99,7 +105,7 @@ class Line:
             self.refused = "queue_full"
             return None
         self.ticket = ticket
-        self._parking.park(ticket, self._waiter)
+        self._parking.park(ticket, waiter)
         if evicted is not None:
             self._parking.unpark(evicted)
         return Wait(ticket.expires_at, "queue")
