@@ -147,20 +147,22 @@ class Credential:
                 f"{self!r} has only an async callable; give call= beside it for sync clients"
             )
         try:
-            secret = self._call()
+            return self._checked(self._call())
+        except CredentialUnavailable:
+            raise
         except Exception as exc:
             raise self._raised(exc) from exc
-        return self._checked(secret)
 
     async def aget(self) -> str:
         """As `get`, awaiting `acall` where there is one. A plain `call` runs on the event loop."""
         if self._acall is None:
             return self.get()
         try:
-            secret = await self._acall()
+            return self._checked(await self._acall())
+        except CredentialUnavailable:
+            raise
         except Exception as exc:
             raise self._raised(exc) from exc
-        return self._checked(secret)
 
     def header_for(self, secret: str, *, dialect: str = "openai") -> tuple[str, str]:
         """(name, value) of the request header that carries `secret` in this dialect."""
