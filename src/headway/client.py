@@ -10,7 +10,6 @@ With `errors` the only module that imports openai.
 
 from __future__ import annotations
 
-import functools
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ import openai
 
 from headway.errors import WrapError
 from headway.transport.async_ import AsyncTransport
-from headway.transport.family import Family, family_of
+from headway.transport.family import family_of
 from headway.transport.home import Home
 from headway.transport.sync import Transport
 
@@ -73,8 +72,9 @@ def wrap(
     Raises `WrapError` (a `TypeError`) for what can't be wrapped, is wrapped already or is closed;
     `PolicyError` for a policy that can't be used.
     """
-    if client is openai:  # type: ignore[comparison-overlap]
-        openai._client = wrap(openai._load_client(), policy, router=router, **router_options)  # type: ignore[attr-defined]
+    if client is openai:
+        module: Any = openai
+        module._client = wrap(module._load_client(), policy, router=router, **router_options)
         return client
     if not isinstance(client, openai.OpenAI | openai.AsyncOpenAI):
         raise WrapError(
@@ -104,7 +104,7 @@ def wrap(
         if isinstance(client, openai.OpenAI)
         else AsyncTransport(chosen, cast("httpx2.AsyncClient", http), home)
     )
-    return cast("ClientT", _copy_of(client, _clone(http, transport, family)))
+    return cast("ClientT", _copy_of(client, _clone(http, transport)))
 
 
 # --------------------------------------------------------------------------- copies
@@ -118,7 +118,7 @@ def _copy_of(client: openai.OpenAI | openai.AsyncOpenAI, http: Any) -> object:
     return wrapped
 
 
-def _clone(http: Any, transport: Transport | AsyncTransport, family: Family) -> Any:
+def _clone(http: Any, transport: Transport | AsyncTransport) -> Any:
     """The user's http client with our transport in it; everything else is shared with it."""
     clone: Any = object.__new__(_clone_class(type(http)))
     clone.__dict__.update(http.__dict__)
@@ -128,14 +128,23 @@ def _clone(http: Any, transport: Transport | AsyncTransport, family: Family) -> 
     return clone
 
 
-@functools.cache
+_clone_classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+
+
 def _clone_class(cls: type) -> type:
+    found = _clone_classes.get(cls)
+    if found is None:
+        found = _clone_classes[cls] = _made_clone_class(cls)
+    return found
+
+
+def _made_clone_class(cls: Any) -> type:
     def forget(_self: object) -> None:
         """Leave the connections alone: the SDK's classes close them when collected."""
 
     def is_closed(self: Any) -> bool:
         # Copies share their connections: closing one closes all, and all say so.
-        return bool(cls.is_closed.fget(self)) or bool(self._headway_original.is_closed)  # type: ignore[attr-defined]
+        return bool(cls.is_closed.fget(self) or self._headway_original.is_closed)
 
     body = {
         "__del__": forget,

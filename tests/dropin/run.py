@@ -30,7 +30,10 @@ SUITES = (
 EXPECTED = frozenset(
     f"tests.test_client.{cls}::{test}"
     for cls in ("TestOpenAI", "TestAsyncOpenAI")
-    for test in ("test_retrying_timeout_errors_doesnt_leak", "test_retrying_status_errors_doesnt_leak")
+    for test in (
+        "test_retrying_timeout_errors_doesnt_leak",
+        "test_retrying_status_errors_doesnt_leak",
+    )
 )
 """These assert that the transport's class is defined in the http library, and read its pool."""
 
@@ -48,8 +51,10 @@ def source_of(version: str, python: str, cache: Path) -> Path:
     if not root.exists():
         cache.mkdir(parents=True, exist_ok=True)
         subprocess.run(
-            [python, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "openai"]
-            + ["-d", str(cache), f"openai=={version}"],
+            [
+                *(python, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "openai"),
+                *("-d", str(cache), f"openai=={version}"),
+            ],
             check=True,
         )
         with tarfile.open(cache / f"openai-{version}.tar.gz") as archive:
@@ -93,7 +98,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", default=sys.executable)
     parser.add_argument("--suite", action="append", help="default: the client's own five files")
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "headway-dropin")
+    parser.add_argument(
+        "--cache", type=Path, default=Path(tempfile.gettempdir()) / "headway-dropin"
+    )
     options = parser.parse_args()
     version = version_of(options.python)
     root = source_of(version, options.python, options.cache)
@@ -103,7 +110,7 @@ def main() -> int:
     worse = sorted(
         name
         for name, state in plain.items()
-        if state == "passed" and wrapped.get(name, "missing") == "failed" or name not in wrapped
+        if name not in wrapped or (state == "passed" and wrapped[name] != "passed")
     )
     unexpected = [name for name in worse if name.partition("[")[0] not in EXPECTED]
     print(f"openai {version}: {len(plain)} tests, worse when wrapped: {len(worse)}")

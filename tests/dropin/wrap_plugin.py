@@ -59,8 +59,15 @@ def _router(base_url: str) -> Any:
         from headway.router import Router
     except ImportError:
         import sys
+
         sys.path.insert(0, "/work/wt-transport")
-        import importlib.util as u; sp=u.spec_from_file_location("hw_hosts","/work/wt-transport/tests/transport/hosts.py"); m=u.module_from_spec(sp); sys.modules["hw_hosts"]=m; sp.loader.exec_module(m); Host=m.Host
+        import importlib.util as u
+
+        sp = u.spec_from_file_location("hw_hosts", "/work/wt-transport/tests/transport/hosts.py")
+        m = u.module_from_spec(sp)
+        sys.modules["hw_hosts"] = m
+        sp.loader.exec_module(m)
+        Host = m.Host
         return Host(pass_through(base_url))
 
     return Router(pass_through(base_url))

@@ -28,7 +28,7 @@ logger = logging.getLogger("headway")
 HOP = "headway.hop"
 """Request extension: a redirect copies it, so that the next hop is not routed again."""
 WARM_S = 300.0
-"""A connection to an origin that answered this recently may be an old one that the server closed."""
+"""A connection to an origin that answered this recently may be one that the server has closed."""
 WARM_MAX = 1024
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headway import quirks
 from headway.core.model import INFINITY, Attempt, CallFacts, Finish, Outcome, Send
 from headway.core.snapshot import Endpoint
 from headway.credentials import CredentialUnavailable
@@ -193,8 +194,12 @@ class Flight:
     # -- what attempts teach this side
 
     def learned(self, trial: Trial, outcome: Outcome, body: bytes) -> Outcome:
-        """An endpoint that refuses `stream_options` is not asked again; the call goes on at once."""
-        if trial.injected and outcome.status in (400, 422) and b"stream_options" in body:
+        """An endpoint that refuses `stream_options` isn't asked again; the call goes on at once."""
+        if (
+            trial.injected
+            and outcome.status in (400, 422)
+            and quirks.names_parameter(body, "stream_options")
+        ):
             self.desk.mute.add(trial.endpoint.id)
             return outcome._replace(free_retry=True)
         return outcome

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -11,6 +12,7 @@ from headway.credentials import CredentialUnavailable
 from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
+from headway.transport.handover import Handover
 from headway.transport.hedged import fly_threads, threads_left
 from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.pools import Pools
@@ -120,12 +122,13 @@ class Transport:
         """One attempt, up to the point where the call can go on."""
         request = flight.outgoing(trial, secret)
         response: httpx2.Response | None = None
-        chunks: Any = ()
+        chunks: Iterator[bytes] = iter(())
         try:
             with flight.record.sending(trial.attempt):
                 response = self._forward(request)
             trial.arrived(response)
-            chunks = iter(response.stream)  # type: ignore[arg-type]
+            body: Any = response.stream
+            chunks = iter(body)
             if not trial.is_decided:
                 for chunk in chunks:
                     if trial.take(chunk):
@@ -144,9 +147,10 @@ class Transport:
         source: Any = response.stream
         if trial.state is State.OPEN:
             if response.is_closed:  # a mock's reply: its body is in memory, and read already
-                trial.swallow(response.content)
+                Handover(trial).swallow(response.content)
                 return
-            response.stream = self._stream_class(trial, source, chunks)  # type: ignore[assignment]
+            watched: Any = self._stream_class(trial, source, chunks)
+            response.stream = watched
             return
         trial.release()
         with contextlib.suppress(Exception):
