@@ -70,6 +70,7 @@ def test_importing_headway_imports_no_extra_no_exporter_and_no_price_data(when: 
     assert unwanted == []
 
 
+@pytest.mark.timing
 def test_importing_headway_stays_within_its_cpu_and_memory_bound() -> None:
     # CPU time, so that a busy machine matters little; the least of several runs, since noise only
     # ever adds. Stops at the first moment at which every figure has once been within its bound.
