@@ -150,6 +150,20 @@ class Engine:
         for endpoint_id in back:
             self.emit(None, EndpointReadmitted(endpoint_id, now))
 
+    def take_retry(self, now: float, *, model: str | None = None) -> bool:
+        """Take one token for a retry made outside: from the pool of `model`, else from the poorest.
+
+        For loops of the application's own, which must not multiply what the budget bounds.
+        """
+        with self.lock:
+            pools = list(self.world.pools.values())
+            if model is not None:
+                route = self._snapshot.route_for(model)
+                pools = [self.world.pool(route, now)] if route is not None else []
+            if not pools:
+                return True  # nothing of ours has run: there is nothing to bound yet
+            return min(pools, key=lambda pool: pool.budget.balance(now)).budget.withdraw(now)
+
     # -- looking in
 
     def status(self, now: float) -> tuple[EndpointStatus, ...]:
