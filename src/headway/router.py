@@ -52,9 +52,7 @@ _log = logging.getLogger("headway")
 _ClientT = TypeVar("_ClientT", bound="OpenAI | AsyncOpenAI")
 
 MODES = ("enforce", "observe")
-_RECORDED = frozenset(
-    {FirstToken, AttemptEnded, RetryDenied, CallQueued, CallDequeued, CallEnded}
-)
+_RECORDED = frozenset({FirstToken, AttemptEnded, RetryDenied, CallQueued, CallDequeued, CallEnded})
 """Events that a call's record takes; the process's telemetry has no use for them."""
 
 

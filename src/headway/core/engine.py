@@ -1,11 +1,13 @@
 """The engine: the one mutable object of a process, and the only place that locks.
 
 It owns the current snapshot and the `World`, begins calls, swaps snapshots without losing what was
-learned, answers `status` and `explain`, and delivers events and wake-ups after its lock is released.
+learned, answers `status` and `explain`, and delivers events and wake-ups after releasing its lock.
 The lock and the random source are handed in: the simulator passes neither threads nor real chance.
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 from headway.core.admission import Ticket
 from headway.core.breaker import State
@@ -42,7 +44,7 @@ from headway.core.world import World, credential_key
 class NoLock:
     """Mutual exclusion for a single-threaded driver: none."""
 
-    def __enter__(self) -> NoLock:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
