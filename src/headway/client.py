@@ -133,7 +133,7 @@ def _clone(http: Any, transport: Transport | AsyncTransport) -> Any:
 _clone_classes: weakref.WeakKeyDictionary[type, type[Any]] = weakref.WeakKeyDictionary()
 
 
-def _clone_class(cls: type) -> type[Any]:
+def _clone_class(cls: type[Any]) -> type[Any]:
     found = _clone_classes.get(cls)
     if found is None:
         found = _clone_classes[cls] = _made_clone_class(cls)
