@@ -25,12 +25,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help=f"how long each of the two runs takes (default: {SECONDS:g})",
     )
     parser.add_argument("--seed", type=int, default=1, help="of arrivals and faults (default: 1)")
+    parser.add_argument(
+        "--real",
+        action="store_true",
+        help="real llama.cpp servers and a small model instead of simulated endpoints",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo; exit status 1 if the wrapped client did not keep what it promises."""
-    import asyncio
+    if args.real:
+        from headway.lab.demo_real import run_demo_real
 
+        return run_demo_real(seed=args.seed)
     from headway.lab.demo import run_demo
 
-    return asyncio.run(run_demo(args.report, duration_s=args.seconds, seed=args.seed))
+    return run_demo(args.report, duration_s=args.seconds, seed=args.seed)

@@ -1,3 +1,4 @@
+# long: one state machine, to be read in one sitting
 """One logical call: which attempt next, when, and when to stop.
 
     next_action ──▶ Send ──▶ (driver sends) ──▶ on_first_token / on_outcome ──▶ next_action ──▶ ...
@@ -6,8 +7,8 @@
                 ──▶ Finish(None, rejection) refuse
 
 A driver performs the actions and reports what happened; it decides nothing. Until an attempt shows
-its first content token the call may still move; from then on that attempt is the answer, and its end
-is the call's end. Several attempts are outstanding at once only when a hedge runs.
+its first content token the call may still move; from then on that attempt is the answer, and its
+end is the call's end. Several attempts are outstanding at once only when a hedge runs.
 
 Deterministic: time and chance come in through `now` and the world's random source.
 """
@@ -182,16 +183,14 @@ class CallMachine:
         if ahead:
             return self._stand(ahead, now)
         plan = self._plan
-        placement = place(self._host.world, self._request(now), now)
+        placement = place(self._host.world, self._request(), now)
         if placement.candidate is None and plan.tried and plan.may_stay():
-            placement = place(self._host.world, self._request(now, retry_same=True), now)
+            placement = place(self._host.world, self._request(retry_same=True), now)
         if placement.candidate is not None:
             return self._send(placement, now)
         return self._face(placement, now)
 
-    def _request(
-        self, now: float, *, retry_same: bool = False, hedge_of: Attempt | None = None
-    ) -> Request:
+    def _request(self, *, retry_same: bool = False, hedge_of: Attempt | None = None) -> Request:
         plan = self._plan
         domain = None
         if hedge_of is not None:
@@ -215,7 +214,7 @@ class CallMachine:
         )
 
     def _can_afford_probe(self, now: float) -> bool:
-        """A probe that fails must be hidden by a retry elsewhere: there has to be money and time."""
+        """A probe that fails has to be hidden by a retry elsewhere: money and time."""
         total = self.route.deadline.total_s
         if total != INFINITY and self._deadline_at - now < PROBE_DEADLINE_SHARE * total:
             return False
@@ -307,7 +306,7 @@ class CallMachine:
     def _launch_after_line(self, now: float) -> Action:
         """Try at once, without joining the line that was just given up."""
         self.line.refused = ""
-        placement = place(self._host.world, self._request(now), now)
+        placement = place(self._host.world, self._request(), now)
         if placement.candidate is not None:
             return self._send(placement, now)
         return self._face(placement, now)
@@ -346,7 +345,7 @@ class CallMachine:
             return running
         if plan.is_task_budget_spent(self.facts):
             return running
-        placement = place(self._host.world, self._request(now, hedge_of=first), now)
+        placement = place(self._host.world, self._request(hedge_of=first), now)
         if placement.candidate is None or placement.is_probe:
             return running
         hedges.withdraw()
@@ -427,7 +426,7 @@ class CallMachine:
             self.snapshot,
             self._pool,
             deadline_at=self._deadline_at,
-            has_alternative=lambda: has_alternative(world, self._request(now), now),
+            has_alternative=lambda: has_alternative(world, self._request(), now),
             rng=world.rng,
             now=now,
         )

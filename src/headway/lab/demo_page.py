@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import platform
+from collections.abc import Callable
 from decimal import Decimal
 
 from headway.lab.demo_figures import (
@@ -23,11 +25,13 @@ from headway.lab.report_page import (
     paragraphs,
     row,
     section,
+    stack,
     table,
 )
 from headway.lab.report_svg import (
     BLUE,
     GREY,
+    SKY,
     VERMILION,
     Bar,
     Series,
@@ -42,8 +46,8 @@ WINDOW_S = 2.0
 
 def seconds(value: float) -> str:
     """A duration for people."""
-    if value != value:  # NaN: there was none
-        return "none"
+    if not math.isfinite(value):
+        return "never" if value > 0 else "none"
     return f"{value:.2f} s" if value >= 1 else f"{1e3 * value:.0f} ms"
 
 
@@ -72,26 +76,23 @@ def table_rows(plain: Figures, wrapped: Figures) -> list[tuple[str, str, str]]:
     def errors(figures: Figures) -> str:
         return ", ".join(f"{n} {name}" for name, n in figures.errors) or "none"
 
-    def both(label: str, get: object) -> tuple[str, str, str]:
-        assert callable(get)
+    def both(label: str, get: Callable[[Figures], object]) -> tuple[str, str, str]:
         return label, str(get(plain)), str(get(wrapped))
 
     return [
         both("Tasks", lambda f: f.tasks),
         both("Succeeded", lambda f: f"{f.succeeded} ({percent(f.success_rate)})"),
-        both("Failures", errors),
-        both("Task time, median", lambda f: seconds(f.task_p50)),
-        both("Task time, p95", lambda f: seconds(f.task_p95)),
+        both("Task time, median *", lambda f: seconds(f.task_p50)),
+        both("Task time, p95 *", lambda f: seconds(f.task_p95)),
         both("Time to first token, median", lambda f: seconds(f.ttft_p50)),
         both("Time to first token, p95", lambda f: seconds(f.ttft_p95)),
         both("Calls", lambda f: f.calls),
         both("Attempts per call", lambda f: f"{f.attempts_per_call:.3f}"),
         both("Prompt tokens from cache", lambda f: percent(f.cached_share)),
         both("Cost", lambda f: money(f.cost)),
-        both("Of it wasted", lambda f: f"{money(f.waste)} ({percent(float(f.waste / f.cost))})"),
-        both(
-            "Cost per 1,000 successful tasks", lambda f: money(f.cost_per_success, per=1000)
-        ),
+        both("Of it wasted", lambda f: f"{money(f.waste)} ({percent(f.waste_share)})"),
+        both("Cost per 1,000 successes", lambda f: money(f.cost_per_success, per=1000)),
+        both("Failures", errors),
     ]
 
 
@@ -117,7 +118,9 @@ def build_page(story: Story, plain: Arm, wrapped: Arm) -> str:
     at = grid(duration_s, STEP_S)
 
     cards = row(
-        headline("Tasks that succeeded", f"{percent(p.success_rate)} plain", percent(w.success_rate)),
+        headline(
+            "Tasks that succeeded", f"{percent(p.success_rate)} plain", percent(w.success_rate)
+        ),
         headline(
             "Cost per 1,000 successful tasks",
             f"{money(p.cost_per_success, per=1000)} plain",
@@ -127,8 +130,8 @@ def build_page(story: Story, plain: Arm, wrapped: Arm) -> str:
         headline("Task time, p95", f"{seconds(p.task_p95)} plain", seconds(w.task_p95)),
         headline(
             "Spent on nothing",
-            f"{percent(float(p.waste / p.cost))} of cost, plain",
-            percent(float(w.waste / w.cost)),
+            f"{percent(p.waste_share)} of cost, plain",
+            percent(w.waste_share),
         ),
         kind="cards",
     )
@@ -156,7 +159,7 @@ def build_page(story: Story, plain: Arm, wrapped: Arm) -> str:
                     Series("headway", BLUE, ttft_over_time(wrapped.book.tasks, at, WINDOW_S, 0.95)),
                 ],
                 label="Time to first token over time",
-                y_format="{} ms",
+                y_format="{} s",
                 bands=bands,
                 marks=marks,
             ),
@@ -179,7 +182,37 @@ def build_page(story: Story, plain: Arm, wrapped: Arm) -> str:
             for arm in (plain, wrapped)
         )
     )
-    useful = "successful tasks"
+    arms = ((plain, p), (wrapped, w))
+    outcomes = figure(
+        "What became of the tasks",
+        bar_chart(
+            [
+                Bar(
+                    arm.name,
+                    [(f.succeeded, BLUE), (f.tasks - f.succeeded, VERMILION)],
+                    f"{f.succeeded} done, {f.tasks - f.succeeded} failed",
+                )
+                for arm, f in arms
+            ],
+            label="Tasks succeeded and failed",
+        ),
+        note="Blue: succeeded. Red: an error reached the agent, or the deadline passed.",
+    )
+    tokens = figure(
+        "What happened to prompt tokens",
+        bar_chart(
+            [
+                Bar(
+                    arm.name,
+                    [(f.cached_share, SKY), (1 - f.cached_share, BLUE)],
+                    f"{percent(f.cached_share)} from cache",
+                )
+                for arm, f in arms
+            ],
+            label="Prompt tokens from cache and computed",
+        ),
+        note="Light: found in an endpoint's prefix cache, at a tenth of the price. Dark: computed.",
+    )
     costs = figure(
         "What was paid for",
         bar_chart(
@@ -189,13 +222,13 @@ def build_page(story: Story, plain: Arm, wrapped: Arm) -> str:
                     [(float(f.cost - f.waste), BLUE), (float(f.waste), VERMILION)],
                     f"{money(f.cost)}, {money(f.waste)} wasted",
                 )
-                for arm, f in ((plain, p), (wrapped, w))
+                for arm, f in arms
             ],
             label="Cost, useful and wasted",
         ),
         note=(
-            f"Blue: billed for {useful}. Red: billed for tasks that failed, and for attempts that "
-            "brought nothing. By the endpoints' own ledgers, the same way for both."
+            "Blue: billed for successful tasks. Red: for tasks that failed, and for attempts "
+            "that brought nothing. By the endpoints' own ledgers, the same way for both."
         ),
     )
     return page(
@@ -207,8 +240,18 @@ def build_page(story: Story, plain: Arm, wrapped: Arm) -> str:
         section("What happened", lines, shares),
         section(
             "Side by side",
-            row(table(["", "plain", "headway"], table_rows(p, w)), costs),
-            paragraphs(f"Headway: {books_sentence(wrapped, w)}"),
+            row(
+                stack(
+                    table(["", "plain", "headway"], table_rows(p, w)),
+                    paragraphs("* A failed task counts as never done."),
+                ),
+                stack(
+                    outcomes,
+                    costs,
+                    tokens,
+                    paragraphs(f"Headway: {books_sentence(wrapped, w)}"),
+                ),
+            ),
         ),
         section("How to read this", bullets(*_conditions(story, plain, wrapped))),
         footer=(
@@ -219,35 +262,40 @@ def build_page(story: Story, plain: Arm, wrapped: Arm) -> str:
 
 
 def _conditions(story: Story, plain: Arm, wrapped: Arm) -> list[str]:
-    load = story.workload
-    price = PRICE_PER_MTOK
+    load, price = story.workload, PRICE_PER_MTOK
+    seen_s = wrapped.policy_seen_s
     applied = (
-        ""
-        if wrapped.policy_seen_s is None
-        else f" The wrapped client had it {wrapped.policy_seen_s - story.publish_at_s:.1f} s later."
+        "" if seen_s is None else f" It was in force {seen_s - story.publish_at_s:.1f} s later."
     )
-    return [
-        "Plain is what people write by hand: four AsyncOpenAI clients taken in turn, with the "
-        "SDK's own two retries. It is not a gateway, and no contest with one.",
-        "A task is one turn of an agent session: up to "
-        f"{load.calls_max} calls with tool results in between. It succeeds if every call is "
-        "answered before its deadline, which allows three times the usual duration. Both "
-        "clients' agents stop at the deadline.",
-        "The endpoints are simulated: real HTTP on loopback in front of a model of continuous "
-        "batching with a prefix cache, calibrated to Llama 3 8B on one H100 (alpha) and on A100 "
-        f"(bravo, charlie, delta). Engines and tool times run {load.time_scale:g} times faster "
-        "than life; retries, breakers and Retry-After are in real seconds.",
-        f"Sessions are recorded ones (token counts and gaps, no text), all counts divided by "
-        f"{load.token_divisor}, gaps cut at {load.wait_cap_s:g} s before scaling. "
-        f"{load.sessions} sessions start at fixed instants; the next call of a session waits for "
-        "the one before, so a slower client makes fewer calls in the same time.",
-        f"Version 1 of the policy gives all endpoints the same weight; version 2, published at "
-        f"{story.publish_at_s:.0f} s, gives the H100 three times an A100's.{applied}",
-        f"Prices: ${price['input']} per million input tokens, ${price['cached_input']} cached, "
-        f"${price['output']} output, at every endpoint. What was generated for a caller who "
-        "left is billed too.",
-        f"One run of {load.duration_s:g} s each; plain took {plain.elapsed_s:.0f} s to its last "
-        f"answer and {plain.cpu_s:.1f} s of CPU in the client, headway {wrapped.elapsed_s:.0f} s "
-        f"and {wrapped.cpu_s:.1f} s. A single run has no error bars: "
-        "`headway simulate` is for claims.",
-    ]
+    text = f"""
+        Plain is what people write by hand: four AsyncOpenAI clients taken in turn, with the SDK's
+        own two retries. It is not a gateway, and this is no contest with one.
+
+        A task is one turn of an agent session: up to {load.calls_max} calls with tool results in
+        between. It succeeds if every call is answered before its deadline, which allows three times
+        the usual duration. Both clients' agents stop at the deadline, and neither agent repeats a
+        broken step.
+
+        The endpoints are simulated: real HTTP on loopback in front of a model of continuous
+        batching with a prefix cache, calibrated to Llama 3 8B on one H100 (alpha) and on A100s (the
+        others). Engines and tool times run {load.time_scale:g} times faster than life; retries,
+        breakers and Retry-After are in real seconds.
+
+        Sessions are recorded ones (token counts and gaps, no text), all counts divided by
+        {load.token_divisor}, gaps cut at {load.wait_cap_s:g} s before scaling. {load.sessions}
+        sessions start at fixed instants; the next call of a session waits for the one before, so a
+        slower client makes fewer calls in the same time.
+
+        Version 1 of the policy gives all endpoints the same weight; version 2, published at
+        {story.publish_at_s:.0f} s, gives the H100 three times an A100's.{applied}
+
+        Prices: ${price["input"]} per million input tokens, ${price["cached_input"]} cached,
+        ${price["output"]} output, at every endpoint. What was generated for a caller who left is
+        billed too.
+
+        One run of {load.duration_s:g} s each. Plain took {plain.elapsed_s:.0f} s to its last answer
+        and {plain.cpu_s:.1f} s of CPU in the client; headway {wrapped.elapsed_s:.0f} s and
+        {wrapped.cpu_s:.1f} s. The client's event loop was late by {1e3 * plain.lag_s:.0f} and
+        {1e3 * wrapped.lag_s:.0f} ms at worst (p99). A single run has no error bars.
+    """
+    return [" ".join(item.split()) for item in text.split("\n\n")]

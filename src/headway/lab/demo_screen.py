@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -128,7 +128,9 @@ class Panel:
         at = min(1.0, now_s / story.workload.duration_s)
         filled = round(40 * at)
         clock = Text.assemble(("━" * filled, "blue"), ("━" * (40 - filled), "dim"))
-        title = f"{arm.name}: {min(now_s, story.workload.duration_s):.0f} s, {happening(story, now_s)}"
+        title = (
+            f"{arm.name}: {min(now_s, story.workload.duration_s):.0f} s, {happening(story, now_s)}"
+        )
         self.live.update(
             Box(Group(clock, "", figures, "", share), title=title, title_align="left", width=78)
         )
@@ -150,7 +152,7 @@ class Panel:
 
 
 @contextmanager
-def open_screen() -> Iterator[Screen]:
+def open_screen() -> Generator[Screen]:
     """A live panel if this is a terminal and rich is installed; otherwise lines."""
     if not sys.stdout.isatty():
         yield Lines()

@@ -44,6 +44,11 @@ def row(*blocks: str, kind: str = "two") -> str:
     return f'<div class="{escape(kind)}">{"".join(blocks)}</div>'
 
 
+def stack(*blocks: str) -> str:
+    """Blocks one under the other, as one cell of a `row`."""
+    return f"<div>{''.join(blocks)}</div>"
+
+
 def section(title: str, *blocks: str, lead: str = "") -> str:
     """A heading, an optional lead, and blocks."""
     text = f"<p>{escape(lead)}</p>" if lead else ""
@@ -108,7 +113,7 @@ svg .bl{{fill:#6b4a00;font-size:10.5px}}
 table{{border-collapse:collapse;width:100%;font-variant-numeric:tabular-nums;font-size:14px}}
 caption{{text-align:left;font-weight:600;padding-bottom:6px}}
 th,td{{padding:5px 10px;border-bottom:1px solid {RULE};text-align:right}}
-th[scope=row],thead th:first-child{{text-align:left;font-weight:400}}
+th[scope=row],thead th:first-child{{text-align:left;font-weight:400;white-space:nowrap}}
 thead th{{font-weight:600;border-bottom:2px solid {INK}}}
 ul{{margin:6px 0;padding-left:20px}}
 li{{margin:3px 0;max-width:92ch}}

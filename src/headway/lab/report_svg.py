@@ -169,8 +169,8 @@ def _band_rows(bands: Sequence[Band], marks: Sequence[Mark]) -> list[int]:
     spans = [(b.start, b.end, b.label) for b in bands] + [(m.at, m.at, m.label) for m in marks]
     span = max((end for _, end, _ in spans), default=1.0) or 1.0
     for start, end, label in spans:
-        # A label is about 5.6 units per character; the plot is 494 wide.
-        needed = max(end, start + span * (5.6 * len(label) + 10) / 494)
+        # A label is about 6 units per character; the plot is 494 wide.
+        needed = max(end, start + span * (6 * len(label) + 12) / 494)
         row = next((i for i, taken in enumerate(ends) if taken <= start), len(ends))
         if row == len(ends):
             ends.append(needed)
@@ -265,9 +265,9 @@ def share_chart(
 
 def bar_chart(bars: Sequence[Bar], *, label: str) -> str:
     """Horizontal bars on one scale, each of coloured parts, with a note at the end."""
-    name_width = 150
+    name_width = 74
     high = max((sum(v for v, _ in bar.parts) for bar in bars), default=0.0) or 1.0
-    room = WIDTH - name_width - 150
+    room = WIDTH - name_width - 170
     body: list[str] = []
     for i, bar in enumerate(bars):
         y, x = 6 + 30 * i, float(name_width)
