@@ -443,3 +443,5 @@ EVENTS: tuple[type, ...] = Event.__args__
 """Every event type: the table that telemetry is tested against."""
 
 Sink: TypeAlias = Callable[[Event], None]
+Batch: TypeAlias = tuple[list[tuple[Sink | None, Event]], list[Waker]]
+"""What one turn has to tell and whom to wake, once the engine's lock is released."""

@@ -191,7 +191,6 @@ def assess(
 ) -> tuple[list[Candidate], list[Out]]:
     """Divide a group into those that could take the call now and those that could not, with why."""
     facts, snapshot = request.facts, request.snapshot
-    ceiling = request.route.admission.max_inflight
     candidates: list[Candidate] = []
     outs: list[Out] = []
     soft: float = 0.0
@@ -201,7 +200,7 @@ def assess(
         endpoint = snapshot.endpoints.get(endpoint_id)
         if endpoint is None:
             continue
-        state = world.state(endpoint, ceiling)
+        state = world.state(endpoint)
         model = endpoint.upstream_model(group.model or facts.model)
         breaker = state.breaker(model, world.rng)
         total += weight
