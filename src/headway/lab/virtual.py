@@ -60,12 +60,11 @@ from headway.core.model import (
 from headway.core.snapshot import Snapshot
 from headway.lab.virtual_records import Arrival, AttemptRecord, CallRecord, VirtualResult
 
-DEADLINE_UNSTARTED = Outcome(
-    FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN, error_type="deadline", soft=True
-)
-"""The caller's own deadline passed in silence: soft, since it may just have been short."""
-FIRST_TOKEN_TIMEOUT = Outcome(FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN, error_type="first_token")
-DEADLINE_STARTED = Outcome(FailureClass.CANCELLED, error_type="deadline")
+_BEFORE = FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN
+# What the HTTP drivers report when one of the attempt's own limits runs out.
+DEADLINE_UNSTARTED = Outcome(_BEFORE, error_type="deadline")
+DEADLINE_STARTED = Outcome(FailureClass.STALLED, error_type="deadline")
+FIRST_TOKEN_TIMEOUT = Outcome(_BEFORE, error_type="first_token_timeout")
 
 
 class VirtualRequest:
