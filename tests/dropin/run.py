@@ -42,7 +42,7 @@ EXPECTED = frozenset(
 
 SUITE_NEEDS = (
     *("pytest>=8.4", "pytest-asyncio>=1.2", "inline-snapshot", "nest-asyncio", "rich", "trio"),
-    *("respx", "aiohttp", "httpx"),
+    *("respx", "aiohttp", "httpx", "websockets<16", "botocore", "azure-identity", "Pillow"),
 )
 OURS = tuple(
     need
