@@ -1,11 +1,13 @@
 """The engine: the one mutable object of a process, and the only place that locks.
 
 It owns the current snapshot and the `World`, begins calls, swaps snapshots without losing what was
-learned, answers `status` and `explain`, and delivers events and wake-ups after its lock is released.
+learned, answers `status` and `explain`, and delivers events and wake-ups after releasing its lock.
 The lock and the random source are handed in: the simulator passes neither threads nor real chance.
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 from headway.core.admission import Ticket
 from headway.core.breaker import State
@@ -42,7 +44,7 @@ from headway.core.world import World, credential_key
 class NoLock:
     """Mutual exclusion for a single-threaded driver: none."""
 
-    def __enter__(self) -> NoLock:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -150,6 +152,20 @@ class Engine:
         for endpoint_id in back:
             self.emit(None, EndpointReadmitted(endpoint_id, now))
 
+    def take_retry(self, now: float, *, model: str | None = None) -> bool:
+        """Take one token for a retry made outside: from the pool of `model`, else from the poorest.
+
+        For loops of the application's own, which must not multiply what the budget bounds.
+        """
+        with self.lock:
+            pools = list(self.world.pools.values())
+            if model is not None:
+                route = self._snapshot.route_for(model)
+                pools = [self.world.pool(route, now)] if route is not None else []
+            if not pools:
+                return True  # nothing of ours has run: there is nothing to bound yet
+            return min(pools, key=lambda pool: pool.budget.balance(now)).budget.withdraw(now)
+
     # -- looking in
 
     def status(self, now: float) -> tuple[EndpointStatus, ...]:
@@ -163,7 +179,7 @@ class Engine:
                     (p.ejector.ejected_until(endpoint.id) for p in world.pools.values()),
                     default=-INFINITY,
                 )
-                blocked = world.blocks.get(credential_key(endpoint), (-INFINITY, ""))[0]
+                blocked = world.blocked_until(endpoint)
                 rows.append(
                     EndpointStatus(
                         endpoint.id,

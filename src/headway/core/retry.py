@@ -1,8 +1,8 @@
 """Whether a call may be attempted again, when, and at whose expense.
 
-`RetryPlan` is one call's memory of its failures and its one scheduled next attempt. The budget token
-is taken when a retry is scheduled and given back if it is never sent. A refusal is a reason in one
-word; the call then surfaces what the last attempt brought.
+`RetryPlan` is one call's memory of its failures and its one scheduled next attempt. The budget
+token is taken when a retry is scheduled and given back if it is never sent. A refusal is a reason
+in one word; the call then surfaces what the last attempt brought.
 
 Pure; single-threaded under the engine's lock.
 """
