@@ -476,7 +476,7 @@ class CallMachine:
         if self._ended:
             return
         self._ended = True
-        self._pool.inflight -= 1
+        self._pool.inflight = max(0, self._pool.inflight - 1)  # zero after a fork
         self._emit(CallEnded(self.id, winner, outcome, self.attempts, now))
 
     def _emit(self, event: Event) -> None:

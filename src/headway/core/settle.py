@@ -88,7 +88,7 @@ def settle(
     permit = Permit(attempt.permit, attempt.is_probe)
     before = breaker.state
     inflight = state.inflight
-    state.inflight -= 1
+    state.inflight = max(0, inflight - 1)  # a forked child ends what only its parent counted
     health = outcome.health
     if world.blocks and TRAITS[outcome.kind].blame is not Blame.CREDENTIAL:
         is_good = health is Health.GOOD and not attempt.lost
