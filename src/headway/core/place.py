@@ -137,6 +137,33 @@ class Request(NamedTuple):
     min_context: int = 0
 
 
+def place_sole(
+    world: World, facts: CallFacts, route: Route, snapshot: Snapshot
+) -> Placement | None:
+    """The usual case at a fraction of the cost: one endpoint, and nothing to say against it.
+
+    None: something is to be said, or there is a choice; `place` looks at everything.
+    """
+    state = world.states.get(route.sole or "")
+    if state is None or world.blocks or facts.pinned_to is not None:
+        return None
+    endpoint = snapshot.endpoints[state.endpoint.id]
+    model = endpoint.upstream_model(facts.model)
+    breaker = state.breakers.get(model)
+    if (
+        breaker is None
+        or breaker.state is not State.CLOSED
+        or endpoint.state != "active"
+        or endpoint.profile is not None
+        or endpoint.max_context_tokens is not None
+        or state.outs
+        or state.is_paced
+        or state.limit.limit is not None
+    ):
+        return None
+    return Placement(Candidate(endpoint, state, breaker, model, 1.0), "only")
+
+
 def place(world: World, request: Request, now: float) -> Placement:
     """Choose an endpoint for the call, or say what it must wait for."""
     outs: list[Out] = []

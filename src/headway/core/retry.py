@@ -40,6 +40,7 @@ class Scheduled(NamedTuple):
     paid: bool
 
 
+_FIRST = Scheduled(-INFINITY, AttemptKind.INITIAL, 0.0, paid=False)
 _SENT = Scheduled(-INFINITY, AttemptKind.RETRY, 0.0, paid=False)
 
 
@@ -59,8 +60,8 @@ class RetryPlan:
         "tried",
     )
 
-    def __init__(self, now: float) -> None:
-        self.next_up = Scheduled(now, AttemptKind.INITIAL, 0.0, paid=False)
+    def __init__(self) -> None:
+        self.next_up = _FIRST
         self.tried: frozenset[str] = frozenset()
         """Endpoints that failed this call: avoided while another is left."""
         self.last: Attempt | None = None
