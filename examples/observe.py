@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import openai
 
+from headway.core.model import AttemptStarted
 from headway.testing import ScriptedEndpoints
 
 
@@ -22,7 +23,8 @@ def main() -> None:
         except openai.InternalServerError as error:
             print(f"as without Headway: {error.status_code}")
         assert fleet.sends == ["a"]  # the client's own endpoint, once, as it asked
-        print(f"recorded: {fleet.events.outcomes}")
+        decided = [event.attempt.endpoint_id for event in fleet.events.of(AttemptStarted)]
+        print(f"Headway would have begun with {decided[0]!r}")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,9 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 REASONS = {200: "OK", 307: "Temporary Redirect", 400: "Bad Request", 503: "Unavailable"}
 
@@ -104,7 +105,7 @@ class Server:
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}/v1"
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
@@ -113,17 +114,13 @@ class Server:
 
     def close(self) -> None:
         self._stop.set()
-        try:
+        with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass
         self._listener.close()
         with self._lock:
             for sock in self._open:
-                try:
+                with suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    pass
 
     @property
     def open_sockets(self) -> int:

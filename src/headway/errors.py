@@ -13,11 +13,9 @@ token, where the openai classes have no place for what was received.
     |   `-- TaskLimitExceeded                          402
     |-- DeadlineExceeded (openai.APITimeoutError)
     |-- StreamInterrupted (openai.APIConnectionError)
-    |   |-- StreamStalled (openai.APITimeoutError)
-    |   `-- StreamTimedOut (DeadlineExceeded)
+    |   `-- StreamStalled (openai.APITimeoutError), StreamTimedOut (DeadlineExceeded)
     |-- CredentialRefused (openai.APIConnectionError)
-    `-- PolicyError
-        |-- FetchError  |-- ValidationError  `-- VerifyError
+    `-- PolicyError: FetchError, ValidationError, VerifyError
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ __all__ = [
 
 
 class HeadwayError(Exception):
-    """Base of everything Headway raises."""
+    """Base of everything Headway raises. Subclasses are named for what the caller meets."""
 
 
 class WrapError(HeadwayError, TypeError):
@@ -122,7 +120,7 @@ def _revive(cls: type[Exception], args: tuple[object, ...], state: dict[str, Any
     return error
 
 
-class _OnTheWire(HeadwayError):
+class _WireError(HeadwayError):
     """Shared by the errors that are also openai errors: how they are pickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -139,11 +137,11 @@ class _OnTheWire(HeadwayError):
 # --------------------------------------------------------------------------- refusals
 
 
-class Rejected(_OnTheWire, openai.APIStatusError):
+class Rejected(_WireError, openai.APIStatusError):  # noqa: N818
     """A call was refused before anything was spent on it.
 
-    `reason` is a short fixed word ("queue_full", "max_cost", ...), `retry_after_s` the seconds after
-    which it may be worth asking again, when that is known.
+    `reason` is a short fixed word ("queue_full", "max_cost", ...), `retry_after_s` the seconds
+    after which it may be worth asking again, when that is known.
     """
 
     status: ClassVar[int] = 429
@@ -166,7 +164,7 @@ class Rejected(_OnTheWire, openai.APIStatusError):
             "param": reason,
         }
         response = _synthetic_response(
-            self.status, request if request is not None else _blank_request(), body, retry_after_s
+            self.status, request or _blank_request(), body, retry_after_s
         )
         super().__init__(message, response=response, body=body)
 
@@ -186,30 +184,28 @@ class NoEndpointAvailable(Rejected, openai.InternalServerError):
 
 
 class TaskLimitExceeded(Rejected):
-    """A cap of the task can't carry another call. `reason` names it: "max_cost", "max_calls", ..."""
+    """A cap of the task can't carry another call: `reason` names it ("max_cost", ...)."""
 
     status: ClassVar[int] = 402
     code_prefix: ClassVar[str] = "headway_task_limit"
 
 
-class DeadlineExceeded(_OnTheWire, openai.APITimeoutError):
+class DeadlineExceeded(_WireError, openai.APITimeoutError):  # noqa: N818
     """The total deadline of the call or its task has passed."""
 
     def __init__(self, message: str, *, request: httpx2.Request | None = None) -> None:
-        super().__init__(request=request if request is not None else _blank_request())
+        super().__init__(request=request or _blank_request())
         self.message = message
         self.args = (message,)
 
 
-class CredentialRefused(_OnTheWire, openai.APIConnectionError):
+class CredentialRefused(_WireError, openai.APIConnectionError):  # noqa: N818
     """The key an endpoint needs can't be had, or may not be sent to that host."""
 
     def __init__(
         self, message: str, *, endpoint: str, request: httpx2.Request | None = None
     ) -> None:
-        super().__init__(
-            message=message, request=request if request is not None else _blank_request()
-        )
+        super().__init__(message=message, request=request or _blank_request())
         self.endpoint = endpoint
 
 
@@ -233,7 +229,7 @@ class PartialAnswer:
     tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
 
 
-class StreamInterrupted(_OnTheWire, openai.APIConnectionError):
+class StreamInterrupted(_WireError, openai.APIConnectionError):  # noqa: N818
     """A stream broke after its first content token, so nobody else may take over silently.
 
     `partial` is what had arrived, `usage` the token counts as far as they are known, `endpoint` the
@@ -252,7 +248,7 @@ class StreamInterrupted(_OnTheWire, openai.APIConnectionError):
         request: httpx2.Request | None = None,
     ) -> None:
         openai.APIConnectionError.__init__(
-            self, message=message, request=request if request is not None else _blank_request()
+            self, message=message, request=request or _blank_request()
         )
         self.partial = partial if partial is not None else PartialAnswer()
         self.usage = usage
@@ -390,9 +386,8 @@ def upstream_error(
     exc: BaseException, request: httpx2.Request, note: str, *, timed_out: bool
 ) -> openai.APIConnectionError:
     """What the SDK would make of `exc`, made here so that the SDK doesn't send the call again."""
-    error: openai.APIConnectionError
     if timed_out:
-        error = openai.APITimeoutError(request=request)
+        error: openai.APIConnectionError = openai.APITimeoutError(request=request)
     else:
         detail = str(exc)
         error = openai.APIConnectionError(

@@ -39,24 +39,14 @@ def setup(*, service_name: str | None = None) -> bool:
         return False
     try:
         from opentelemetry import metrics, trace
-        from opentelemetry._logs import get_logger_provider, set_logger_provider
+        from opentelemetry._logs import set_logger_provider
         from opentelemetry.sdk._logs import LoggerProvider
         from opentelemetry.sdk.metrics import MeterProvider
         from opentelemetry.sdk.resources import SERVICE_NAME, Resource
         from opentelemetry.sdk.trace import TracerProvider
     except ImportError as problem:
         raise ImportError(_MISSING) from problem
-    from headway.telemetry.otel_api import is_stand_in
-
-    taken = [
-        signal
-        for signal, provider in (
-            ("traces", trace.get_tracer_provider()),
-            ("metrics", metrics.get_meter_provider()),
-            ("logs", get_logger_provider()),
-        )
-        if not is_stand_in(provider)
-    ]
+    taken = _taken()
     if taken:
         logger.warning(
             "headway.otel.setup() changed nothing: this application already has providers for %s, "
@@ -88,6 +78,21 @@ def setup(*, service_name: str | None = None) -> bool:
         logger_provider.add_log_record_processor(BatchLogRecordProcessor(records))
         set_logger_provider(logger_provider)
     return True
+
+
+def _taken() -> list[str]:
+    """The signals that the application collects already."""
+    from opentelemetry import metrics, trace
+    from opentelemetry._logs import get_logger_provider
+
+    from headway.telemetry.otel_api import is_stand_in
+
+    providers = {
+        "traces": trace.get_tracer_provider(),
+        "metrics": metrics.get_meter_provider(),
+        "logs": get_logger_provider(),
+    }
+    return [signal for signal, provider in providers.items() if not is_stand_in(provider)]
 
 
 _OTLP = {

@@ -158,7 +158,7 @@ def rotated(path: str | Path) -> list[Path]:
         key=lambda p: int(p.suffix[1:]),
         reverse=True,
     )
-    return [*older, path]
+    return [*older, path] if path.exists() or not older else older
 
 
 def _parsed(raw: bytes) -> Line | None:

@@ -22,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.cost import plain
 from headway.task.observe import TaskObserver, add_observer, remove_observer
 
 if TYPE_CHECKING:
@@ -98,14 +99,15 @@ class TaskLog(TaskObserver):
             if len(written) > LINE_BYTES_MAX:
                 written = _encoded(line | {"calls": [], "calls_left_out": len(line["calls"])})
             descriptor = os.open(path, _flags(path), 0o600)
+            if os.fstat(descriptor).st_size >= self._size_max:
+                os.close(descriptor)
+                self._rotate(path)
+                descriptor = os.open(path, _flags(path), 0o600)
             try:
                 if os.write(descriptor, written) < len(written):  # a full disk
                     os.write(descriptor, b"\n")  # at least the next line starts on its own
-                size = os.fstat(descriptor).st_size
             finally:
                 os.close(descriptor)
-            if size > self._size_max:
-                self._rotate(path)
         except (OSError, ValueError, TypeError) as problem:
             self._complain(path, problem)
 
@@ -120,7 +122,7 @@ class TaskLog(TaskObserver):
                     lock.unlink()
             return
         try:
-            if path.stat().st_size <= self._size_max:
+            if path.stat().st_size < self._size_max:
                 return
             for number in range(self._kept_max - 1, 0, -1):
                 with suppress(FileNotFoundError):
@@ -245,7 +247,7 @@ def _given(**values: object) -> dict[str, object]:
 
 
 def _usd(amount: Decimal | None) -> str | None:
-    return None if amount is None else f"{amount:f}"
+    return None if amount is None else plain(amount)
 
 
 def _seconds(value: float | None) -> float | None:
@@ -254,20 +256,20 @@ def _seconds(value: float | None) -> float | None:
 
 # --------------------------------------------------------------------------- installing
 
-_installed: TaskLog | None = None
+_installed = TaskLog()
+add_observer(_installed)
 
 
 def install(log: TaskLog | None = None) -> TaskLog:
-    """Write finished tasks of this process to `log`; by default, as HEADWAY_TASK_LOG says."""
+    """Write finished tasks of this process to `log`; None: as HEADWAY_TASK_LOG says, the
+    default."""
     global _installed
-    if _installed is not None:
-        remove_observer(_installed)
+    remove_observer(_installed)
     _installed = log if log is not None else TaskLog()
     add_observer(_installed)
     return _installed
 
 
 def ensure_installed() -> TaskLog:
-    """The installed log; the default one if there is none yet. Cheap: an unset variable costs one
-    look-up per finished task."""
-    return _installed if _installed is not None else install()
+    """The log in force. Without the variable it costs one look-up per finished task."""
+    return _installed

@@ -48,6 +48,12 @@ def finish(breaker: Breaker, health: Health, at: float) -> None:
     breaker.record(take(breaker, at), health, at, at)
 
 
+def work(breaker: Breaker, at: float, times: int = 4 * TRIPS_MAX) -> None:
+    """Successes enough for every clean minute to count."""
+    for _ in range(times):
+        finish(breaker, GOOD, at)
+
+
 def trip(breaker: Breaker, at: float) -> None:
     """Three hard failures one after another, the last at `at`."""
     for _ in range(3):
@@ -435,10 +441,26 @@ def test_the_exponent_fades_by_one_per_clean_minute_once_closed() -> None:
     assert breaker.trips(69.0) == 3  # open: nothing fades
     finish(breaker, GOOD, 70.0)
     assert breaker.closed_at == 70.0
+    work(breaker, 71.0)
 
     assert [breaker.trips(70.0 + s) for s in (0, 59, 60, 119, 120, 180, 999)] == [
         3, 3, 2, 2, 1, 0, 0,
     ]  # fmt: skip
+
+
+def test_a_minute_is_clean_only_with_four_successes_behind_it() -> None:
+    breaker = breaker_that_works()
+    trip(breaker, at=0.0)
+    fail_probe(breaker, 10.0)  # k 2
+    finish(breaker, GOOD, 30.0)  # the probe itself is not counted
+    work(breaker, 31.0, times=3)
+    assert breaker.trips(1000.0) == 2
+
+    work(breaker, 1000.0, times=1)
+    assert breaker.trips(1000.0) == 1
+    work(breaker, 1000.0, times=4)
+
+    assert breaker.trips(1000.0) == 0
 
 
 def test_a_failure_ends_the_clean_minutes() -> None:
@@ -446,13 +468,17 @@ def test_a_failure_ends_the_clean_minutes() -> None:
     trip(breaker, at=0.0)
     fail_probe(breaker, 10.0)  # k 2
     finish(breaker, GOOD, 30.0)
+    work(breaker, 31.0)
 
     finish(breaker, HARD, 89.0)
-    assert breaker.trips(100.0) == 2
+    assert breaker.trips(1000.0) == 2
+    work(breaker, 90.0)
     assert breaker.trips(148.0) == 2
     assert breaker.trips(149.0) == 1
     finish(breaker, HARD, 149.0)  # one minute was clean: it stays won
+    work(breaker, 150.0)
     assert breaker.trips(150.0) == 1
+    assert breaker.trips(209.0) == 0
 
 
 def test_a_flapping_endpoint_is_remembered() -> None:
@@ -463,6 +489,7 @@ def test_a_flapping_endpoint_is_remembered() -> None:
     trip(breaker, at=20.0)
     assert breaker.open_time_s(20.0) == pytest.approx(20.0)
     finish(breaker, GOOD, 40.0)
+    work(breaker, 41.0)
     trip(breaker, at=101.0)  # one clean minute between
 
     assert breaker.open_time_s(101.0) == pytest.approx(20.0)

@@ -41,9 +41,9 @@ def test_ten_successes_pay_for_one_retry() -> None:
     drain(budget)
 
     for _ in range(9):
-        budget.deposit(0.0, inflight=1)
+        budget.deposit(0.0)
     assert not budget.can_withdraw(0.0)
-    budget.deposit(0.0, inflight=1)
+    budget.deposit(0.0)
 
     assert budget.can_withdraw(0.0)  # 10 x 0.1 in floats is not quite 1
     assert drain(budget) == 1
@@ -71,7 +71,7 @@ def test_the_trickle_goes_on_from_where_it_was_after_a_change() -> None:
     budget = RetryBudget(POLICY, 0.0)
     drain(budget)
 
-    budget.deposit(150.0, inflight=1)  # 0.5 trickled, 0.1 credited
+    budget.deposit(150.0)  # 0.5 trickled, 0.1 credited
 
     assert budget.balance(150.0) == pytest.approx(0.6)
     assert budget.balance(300.0) == pytest.approx(1.1)
@@ -96,7 +96,7 @@ def test_it_never_holds_more_than_its_capacity() -> None:
     budget = RetryBudget(POLICY, 0.0)
 
     for _ in range(100):
-        budget.deposit(0.0, inflight=1)
+        budget.deposit(0.0)
 
     assert budget.balance(0.0) == 5.0
     assert drain(budget) == 5
@@ -106,7 +106,7 @@ def test_capacity_is_half_the_recent_peak_in_flight_and_fades() -> None:
     budget = RetryBudget(POLICY, 0.0)
     assert budget.capacity(0.0) == 5.0
 
-    budget.deposit(0.0, inflight=64)
+    budget.note_inflight(64, 0.0)
 
     assert budget.capacity(0.0) == 32.0
     assert budget.capacity(120.0) == pytest.approx(16.0)
@@ -116,23 +116,28 @@ def test_capacity_is_half_the_recent_peak_in_flight_and_fades() -> None:
 
 def test_a_lower_concurrency_does_not_hide_the_recent_peak_but_a_higher_one_replaces_it() -> None:
     budget = RetryBudget(POLICY, 0.0)
-    budget.deposit(0.0, inflight=40)
-    budget.deposit(120.0, inflight=4)
+    budget.note_inflight(40, 0.0)
+    budget.note_inflight(4, 120.0)
+    budget.note_inflight(11, 120.0)
     assert budget.capacity(120.0) == pytest.approx(10.0)
 
-    budget.deposit(120.0, inflight=100)
+    budget.note_inflight(22, 120.0)
+    assert budget.capacity(120.0) == 11.0
+    budget.note_inflight(22, 240.0)
+    assert budget.capacity(240.0) == 11.0
 
-    assert budget.capacity(120.0) == 50.0
 
-
-def test_the_balance_shrinks_with_the_capacity() -> None:
+def test_the_balance_shrinks_with_the_capacity_and_is_there_again_in_the_next_burst() -> None:
     budget = RetryBudget(POLICY, 0.0)
+    budget.note_inflight(40, 0.0)
     for _ in range(200):
-        budget.deposit(0.0, inflight=40)
+        budget.deposit(0.0)
     assert budget.balance(0.0) == 20.0
 
     assert budget.balance(120.0) == pytest.approx(10.0)
     assert budget.balance(1e4) == 5.0
+    budget.note_inflight(30, 1e4)
+    assert budget.balance(1e4) == 15.0
 
 
 def test_a_retry_that_was_never_sent_gives_its_token_back() -> None:
@@ -154,9 +159,9 @@ def test_a_new_policy_changes_the_rates_and_keeps_the_balance() -> None:
     budget.reconfigure(RetryPolicy(budget_per_success=0.5, budget_capacity=2.5))
 
     assert budget.balance(0.0) == 2.0
-    budget.deposit(0.0, inflight=1)
+    budget.deposit(0.0)
     assert budget.balance(0.0) == 2.5
-    budget.deposit(0.0, inflight=1)
+    budget.deposit(0.0)
     assert budget.balance(0.0) == 2.5
 
 
@@ -165,7 +170,7 @@ def test_time_that_runs_backwards_takes_nothing_away() -> None:
     drain(budget, 100.0)
 
     assert budget.balance(0.0) == 0.0
-    budget.deposit(50.0, inflight=30)
+    budget.note_inflight(30, 50.0)
     assert budget.capacity(0.0) == 15.0
 
 
@@ -188,7 +193,8 @@ def test_the_balance_stays_between_zero_and_the_capacity(
         now += dt
         before = budget.balance(now)
         if what == "deposit":
-            budget.deposit(now, inflight)
+            budget.note_inflight(inflight, now)
+            budget.deposit(now)
         elif what == "withdraw":
             assert budget.withdraw(now) == (before >= 1.0 - 1e-9)
         elif what == "refund":
@@ -208,7 +214,7 @@ def test_extra_attempts_never_exceed_stock_plus_a_tenth_of_successes_plus_the_tr
             extra += budget.withdraw(now)
         else:
             successes += 1
-            budget.deposit(now, inflight=1)
+            budget.deposit(now)
 
     assert extra <= 3.0 + 0.1 * successes + now / 300.0 + 1e-6
 

@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterator
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 MODULES = (
     "headway",
@@ -58,7 +59,7 @@ def _value(where: str, value: object) -> Iterator[str]:
         yield f"{where}: {type(value).__name__}"
 
 
-def _class(where: str, cls: type) -> Iterator[str]:
+def _class(where: str, cls: type[object]) -> Iterator[str]:
     bases = ", ".join(base.__name__ for base in cls.__bases__ if base is not object)
     yield f"class {where}({bases})" if bases else f"class {where}"
     # An enum is made by its members; a pydantic model's signature is its fields, listed below.
@@ -75,14 +76,14 @@ def _class(where: str, cls: type) -> Iterator[str]:
             yield _member(f"{where}.{name}", member)
 
 
-def _member(where: str, member: object) -> str:
+def _member(where: str, member: Any) -> str:
     member = getattr(member, "__func__", member)  # of a classmethod or staticmethod
     if inspect.isfunction(member):
         return f"{where}{_signature(member)}"
     return where
 
 
-def _signature(value: object) -> str:
+def _signature(value: Any) -> str:
     try:
         return str(inspect.signature(value)) if callable(value) else ""
     except (TypeError, ValueError):

@@ -17,8 +17,13 @@ FUNCTION_LINES_MAX = 60
 LONG = re.compile(r"#\s*long: \S+")
 """`# long: reason`, in the first ten lines of a file or on the line of a `def`."""
 
-RATCHET: dict[str, int] = {}
-"""Functions that are longer than the rule, and how long: they may shrink, never grow."""
+RATCHET: dict[str, int] = {
+    "core/machine.py": 499,
+    "core/model.py": 444,
+    "errors.py": 402,
+    "lab/demo_page.py:build_page": 149,
+}
+"""Files and functions that are longer than the rule, and how long: they may shrink, never grow."""
 
 VAGUE = re.compile(r"(data|info|manager|handler|utils?|helpers?)", re.IGNORECASE)
 """Words that say nothing of what a thing is."""
@@ -39,33 +44,31 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
             yield node
 
 
-@pytest.mark.parametrize("path", sources(), ids=name_of)
-def test_a_file_is_short_or_says_why_not(path: Path) -> None:
-    lines = path.read_text().splitlines()
+def measured() -> Iterator[tuple[str, int, int, bool]]:
+    """(what, lines, the rule's bound, whether a reason is given) of every file and function."""
+    for path in sources():
+        text = path.read_text()
+        lines = text.splitlines()
+        yield name_of(path), len(lines), FILE_LINES_MAX, any(map(LONG.search, lines[:10]))
+        for function in functions(ast.parse(text)):
+            length = (function.end_lineno or function.lineno) - function.lineno + 1
+            said_why = LONG.search(lines[function.lineno - 1]) is not None
+            yield f"{name_of(path)}:{function.name}", length, FUNCTION_LINES_MAX, said_why
 
-    assert len(lines) <= FILE_LINES_MAX or any(LONG.search(line) for line in lines[:10])
 
-
-@pytest.mark.parametrize("path", sources(), ids=name_of)
-def test_a_function_is_short_or_says_why_not(path: Path) -> None:
-    text = path.read_text()
-    lines = text.splitlines()
-    for function in functions(ast.parse(text)):
-        length = (function.end_lineno or function.lineno) - function.lineno + 1
-        allowed = RATCHET.get(f"{name_of(path)}:{function.name}", FUNCTION_LINES_MAX)
-        said_why = LONG.search(lines[function.lineno - 1])
-        assert length <= allowed or said_why, f"{function.name} has {length} lines"
+def test_files_and_functions_are_short_or_say_why_not() -> None:
+    too_long = {
+        what: lines
+        for what, lines, bound, said_why in measured()
+        if not said_why and lines > RATCHET.get(what, bound)
+    }
+    assert too_long == {}
 
 
 def test_the_ratchet_lists_only_what_still_needs_it() -> None:
-    lengths = {
-        f"{name_of(path)}:{f.name}": (f.end_lineno or f.lineno) - f.lineno + 1
-        for path in sources()
-        for f in functions(ast.parse(path.read_text()))
-    }
-    stale = [key for key in RATCHET if lengths.get(key, 0) <= FUNCTION_LINES_MAX]
+    needed = {what for what, lines, bound, _ in measured() if lines > bound}
 
-    assert stale == []
+    assert sorted(RATCHET.keys() - needed) == []
 
 
 @pytest.mark.parametrize("path", sorted((SRC / "core").glob("*.py")), ids=name_of)

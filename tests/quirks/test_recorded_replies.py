@@ -1,4 +1,4 @@
-"""Every recorded reply is read as its file says, and every row of the table has a recorded reply."""
+"""Every recorded reply means what its file says, and every row of the table has one."""
 
 from __future__ import annotations
 
@@ -77,7 +77,16 @@ def test_a_three_megabyte_error_page_is_read_at_its_beginning_only() -> None:
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b"null", b"\xff\xfe", b'{"error":{"code":{}}}', b'{"error":[1]}', b"[" * 5000],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b'{"error":{"code":{}}}',
+        b'{"error":[1]}',
+        b"[" * 5000,
+    ],
 )
 @pytest.mark.parametrize("status", [200, 400, 404, 429, 500])
 def test_no_body_makes_it_raise(status: int, body: bytes) -> None:

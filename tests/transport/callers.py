@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import importlib.util
 from collections.abc import Coroutine
 from typing import Any
@@ -43,7 +44,7 @@ class Caller:
                 except StopIteration as stop:
                     return stop.value
                 raise AssertionError("a sync client awaited")
-            return self._runner.run(value)
+            return self._runner.run(value, context=contextvars.copy_context())
         return value
 
     def chat(self, **options: Any) -> Any:

@@ -57,7 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = cast("Command", import_module(row.module))
         parser = argparse.ArgumentParser(prog=f"headway {chosen.command}", description=row.summary)
         command.configure(parser)
-        return command.run(parser.parse_args(arguments[1:]))
+        status = command.run(parser.parse_args(arguments[1:]))
+        sys.stdout.flush()  # here, where a reader that has gone is no error
+        return status
     except ModuleNotFoundError as exc:
         if row.extra is None or (exc.name or "").startswith("headway"):
             raise

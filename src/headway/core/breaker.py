@@ -8,8 +8,8 @@
 It trips on 3 consecutive hard failures, or when at least half of at least 10 results within 120 s
 were bad. It stays open for min(300, 10 * 2^k) s, jittered by U(0.5, 1.5), where k counts recent
 trips and fades by one per clean minute: a flapping endpoint is remembered. Every permit carries the
-breaker's generation, so a call admitted before the trip can settle nothing after it: with calls that
-last a minute this is the normal case, not a corner.
+breaker's generation, so a call admitted before the trip can settle nothing after it: with calls
+that last a minute this is the normal case, not a corner.
 
 Pure: reads no clock, takes no lock, does no I/O.
 """
@@ -34,6 +34,9 @@ BUCKETS = 12
 OPEN_BASE_S = 10.0
 OPEN_MAX_S = 300.0
 CLEAN_S = 60.0
+CLEAN_SUCCESSES = 4
+"""A minute without failures is clean only if this many successes stand behind it: between the bad
+spells of a flapping endpoint a slow caller may send nothing, and no news is not good news."""
 TRIPS_MAX = 5
 """10 * 2^5 = 320 s is already past OPEN_MAX_S."""
 
@@ -82,6 +85,7 @@ class Breaker:
         "_bad",
         "_burst_started",
         "_clean_since",
+        "_clean_successes",
         "_consecutive",
         "_epochs",
         "_first_failure_at",
@@ -115,6 +119,7 @@ class Breaker:
         self._generation = 0
         self._trips = 0
         self._clean_since = float("-inf")
+        self._clean_successes = 0
         self._lease_until = float("-inf")
         self._forced = False
         self._consecutive = 0
@@ -145,7 +150,7 @@ class Breaker:
         )
 
     def acquire(self, now: float, *, lease_s: float, force: bool = False) -> Permit | None:
-        """Take a permit, or None. A probe's lease runs `lease_s`; then another may take its place."""
+        """Take a permit, or None. A probe's lease runs `lease_s`; then another may replace it."""
         if self.state is State.CLOSED:
             return Permit(self._generation, is_probe=False)
         if not self.is_probe_due(now) and not (force and self.can_force(now)):
@@ -182,9 +187,9 @@ class Breaker:
 
         A cancelled probe neither closes nor re-opens: the next caller may probe at once.
         """
-        if permit.generation == self._generation and permit.is_probe:
-            if self.state is State.HALF_OPEN:
-                self._move(Signal.PROBE_RELEASED)
+        is_current_probe = permit.is_probe and permit.generation == self._generation
+        if is_current_probe and self.state is State.HALF_OPEN:
+            self._move(Signal.PROBE_RELEASED)
 
     def open_time_s(self, now: float) -> float:
         """Seconds until a probe may be sent; 0 when attempts flow."""
@@ -195,10 +200,12 @@ class Breaker:
         return 0.0
 
     def trips(self, now: float) -> int:
-        """The back-off exponent k: recent trips, less one per clean minute while closed."""
+        """The back-off exponent k: recent trips, less one per clean minute while closed
+        (see CLEAN_SUCCESSES)."""
         if self.state is not State.CLOSED or self._trips == 0:
             return self._trips
-        return max(0, self._trips - int(max(0.0, now - self._clean_since) // CLEAN_S))
+        minutes = int(max(0.0, now - self._clean_since) // CLEAN_S)
+        return max(0, self._trips - min(minutes, self._clean_successes // CLEAN_SUCCESSES))
 
     # -- inside
 
@@ -206,6 +213,7 @@ class Breaker:
         if health is Health.GOOD:
             self._move(Signal.PROBE_OK)
             self.closed_at = self._clean_since = now
+            self._clean_successes = 0
             self.proven = True
             self._forget()
         elif self._forced:
@@ -218,11 +226,13 @@ class Breaker:
     def _count(self, health: Health, started_at: float, now: float) -> None:
         if health is Health.GOOD:
             self._consecutive = 0
+            self._clean_successes += 1
             self.proven = True
             self._tally(now, bad=False)
             return
         self._trips = self.trips(now)
         self._clean_since = now
+        self._clean_successes = 0
         self._tally(now, bad=True)
         if health is Health.HARD or not self.proven:
             self._count_consecutive(started_at, now)
@@ -236,7 +246,7 @@ class Breaker:
             self._epochs = 0
             self._first_failure_at = now
             self._last_failure_at = float("-inf")
-        # An attempt sent after the last failure was known is fresh evidence; one sent with it is not.
+        # Sent after the last failure was known: fresh evidence. Sent along with it: the same news.
         if started_at >= self._last_failure_at:
             self._epochs += 1
             self._last_failure_at = now

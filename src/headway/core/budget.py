@@ -16,7 +16,7 @@ import math
 from headway.core.snapshot import HedgePolicy, RetryPolicy
 
 TRICKLE_CEILING = 2.0
-"""The time-based trickle never lifts the balance above this: an idle fleet must not wake up rich."""
+"""The time-based trickle never lifts the balance above this: no fleet wakes up rich."""
 PEAK_HALF_LIFE_S = 120.0
 """How fast the remembered peak of in-flight calls fades."""
 HEDGE_CAPACITY = 3.0
@@ -57,10 +57,18 @@ class RetryBudget:
             tokens = min(TRICKLE_CEILING, tokens + gained)
         return min(tokens, self.capacity(now))
 
-    def deposit(self, now: float, inflight: int) -> None:
-        """Credit one successful call; `inflight` is the pool's concurrency as it ended."""
-        self._peak = max(float(inflight), self._decayed_peak(now))
-        self._peak_at = now
+    def note_inflight(self, inflight: int, now: float) -> None:
+        """Remember the pool's concurrency, as a call begins.
+
+        At the beginning and not at the end: in a burst beside a dead endpoint the failures come
+        before the first success, and need the tokens saved up in earlier bursts.
+        """
+        if inflight > 2.0 * self._policy.budget_capacity and inflight >= self._decayed_peak(now):
+            self._peak = float(inflight)
+            self._peak_at = now
+
+    def deposit(self, now: float) -> None:
+        """Credit one successful call."""
         self._set(self.balance(now) + self._policy.budget_per_success, now)
 
     def can_withdraw(self, now: float) -> bool:

@@ -15,7 +15,9 @@ from headway.core.breaker import Permit, State
 from headway.core.expect import planned_latency_s
 from headway.core.model import (
     INFINITY,
+    TRAITS,
     Attempt,
+    Blame,
     BreakerChanged,
     CallFacts,
     CredentialBlocked,
@@ -28,7 +30,7 @@ from headway.core.model import (
 )
 from headway.core.snapshot import Route
 from headway.core.state import EndpointState, Pool
-from headway.core.world import World, credential_key
+from headway.core.world import Block, World, credential_key
 
 QUOTA_BLOCK_S = 300.0
 AUTH_BLOCK_S = 60.0
@@ -59,6 +61,8 @@ def first_token(
     pool.observe_ttft(ttft, facts.prompt_tokens)
     breaker = state.breaker(attempt.model, world.rng)
     breaker.proven = breaker.proven or breaker.state is State.CLOSED
+    if world.blocks:
+        world.end_trial(state.endpoint, attempt.started_at, now, ok=True)
     if attempt.is_probe:
         before = breaker.state
         permit = Permit(attempt.permit, attempt.is_probe)
@@ -84,13 +88,16 @@ def settle(
     permit = Permit(attempt.permit, attempt.is_probe)
     before = breaker.state
     inflight = state.inflight
-    state.inflight -= 1
+    state.inflight = max(0, inflight - 1)  # a forked child ends what only its parent counted
     health = outcome.health
+    if world.blocks and TRAITS[outcome.kind].blame is not Blame.CREDENTIAL:
+        is_good = health is Health.GOOD and not attempt.lost
+        world.end_trial(state.endpoint, attempt.started_at, now, ok=is_good)
     if attempt.lost or outcome.free_retry or outcome.kind is FailureClass.CANCELLED:
         breaker.release(permit)
     elif health is Health.GOOD:
         _learn_success(world, facts, route, pool, state, attempt, outcome, inflight, now)
-        if _was_slow(state, attempt, facts):
+        if _was_slow(state, attempt):
             breaker.record_slow(permit, now)
             state.blame(SOFT_BADNESS, now)
         else:
@@ -139,7 +146,7 @@ def _learn_success(
         state.tpm.charge(outcome.input_tokens + output - estimated, now)
 
 
-def _was_slow(state: EndpointState, attempt: Attempt, facts: CallFacts) -> bool:
+def _was_slow(state: EndpointState, attempt: Attempt) -> bool:
     profile = state.endpoint.profile
     if profile is None or attempt.first_token_at is None:
         return False
@@ -220,7 +227,7 @@ def _block_credential(
     # Jittered upwards only: a fleet sharing one account must not return as one wave, nor early.
     until = now + max(seconds, hint or 0.0) * (1.0 + 0.2 * world.rng.random())
     key = credential_key(state.endpoint)
-    world.blocks[key] = (until, reason)
+    world.blocks[key] = Block(until, reason, now)
     emit(CredentialBlocked(key, state.endpoint.id, reason, until, now))
 
 

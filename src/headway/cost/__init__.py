@@ -17,6 +17,7 @@ from headway.cost.money import (
     ZERO,
     Cost,
     add,
+    plain,
     worst_source,
 )
 from headway.cost.pricer import Pricer
@@ -31,6 +32,7 @@ __all__ = [
     "Cost",
     "Pricer",
     "add",
+    "plain",
     "provider_name",
     "worst_source",
 ]

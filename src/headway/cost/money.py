@@ -33,6 +33,11 @@ def add(a: Decimal, b: Decimal) -> Decimal:
     return MONEY.add(a, b)
 
 
+def plain(amount: Decimal) -> str:
+    """Decimal text without exponent or trailing zeros: "0.00275"."""
+    return f"{amount.normalize(MONEY):f}"
+
+
 def worst_source(a: str, b: str) -> str:
     """The less certain of two sources."""
     return a if _RANK[a] >= _RANK[b] else b

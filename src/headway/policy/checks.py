@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from headway.policy.blocks import WeightBucket
 from headway.policy.fields import JsonPath, Said
 from headway.policy.models import Policy, Route
-from headway.policy.problems import Problem, name_expected
+from headway.policy.problems import Problem
 
 _NAME_CHARS_MAX = 120
 
@@ -97,13 +97,11 @@ def _weight_problems(at: JsonPath, route: Route, policy: Policy) -> Iterator[Pro
     known = policy.endpoints
     for i, endpoint in enumerate(route.endpoints or ()):
         if endpoint not in known:
-            expected = name_expected("an endpoint", endpoint, known)
-            yield Problem((*at, "endpoints", i), expected, endpoint)
+            yield Problem((*at, "endpoints", i), "an endpoint", endpoint, known=known)
     for path, _, _, table in weight_tables(route):
         for endpoint in table:
             if endpoint not in known:
-                expected = name_expected("an endpoint", endpoint, known)
-                yield Problem((*at, *path, endpoint), expected, endpoint)
+                yield Problem((*at, *path, endpoint), "an endpoint", endpoint, known=known)
         if not any(table.values()):
             yield Problem((*at, *path), "at least one weight above 0", Said("only zeros"))
     if isinstance(route.weights, tuple):
@@ -163,15 +161,14 @@ def _fallback_problems(
             got = Said("neither" if fallback.endpoint is None else "both")
             yield Problem(place, "an endpoint or a route", got)
         elif fallback.endpoint is not None and fallback.endpoint not in policy.endpoints:
-            expected = name_expected("an endpoint", fallback.endpoint, policy.endpoints)
-            yield Problem((*place, "endpoint"), expected, fallback.endpoint)
+            known = policy.endpoints
+            yield Problem((*place, "endpoint"), "an endpoint", fallback.endpoint, known=known)
         elif fallback.route is not None and fallback.route not in names:
-            expected = name_expected("a route", fallback.route, names)
-            yield Problem((*place, "route"), expected, fallback.route)
+            yield Problem((*place, "route"), "a route", fallback.route, known=names)
 
 
 def _cycles(policy: Policy, names: tuple[str, ...]) -> Iterator[Problem]:
-    """Report each fallback that closes a cycle (depth first, without recursion)."""
+    """Report the first fallback that closes a cycle (depth first, without recursion)."""
     index = {name: i for i, name in enumerate(names)}
     onward = [
         [(k, index[f.route]) for k, f in enumerate(route.fallback) if f.route in index]
@@ -197,6 +194,7 @@ def _cycles(policy: Policy, names: tuple[str, ...]) -> Iterator[Problem]:
                     f"fallbacks that end; this is a cycle: {' -> '.join(circle)}",
                     names[target],
                 )
+                return
             elif target not in done:
                 trail.append((target, 0))
                 on_trail.add(target)

@@ -38,6 +38,21 @@ def verdict(
     return Verdict.REPLACE
 
 
+def why_not(found: Verdict, offered: Snapshot, mark: tuple[int, int] | None) -> str:
+    """Why a document was not put in force, and what its publisher can do."""
+    rank_text = f"(epoch, version) {rank(offered)}"
+    match found:
+        case Verdict.ROLLBACK:
+            return (
+                f"{rank_text} is older than {mark}, already trusted; "
+                "to go back on purpose, raise epoch"
+            )
+        case Verdict.SAME:
+            return f"changed, but still {rank_text}: raise version to put a change in force"
+        case _:
+            return f"{rank_text} has expired"
+
+
 def is_stale(snapshot: Snapshot, wall_now: float) -> bool:
     """Whether the publisher has stopped vouching for the load hints."""
     return snapshot.fresh_until is not None and wall_now > snapshot.fresh_until

@@ -36,6 +36,7 @@ log = logging.getLogger("headway.policy")
 
 LOST_WEIGHT_MAX = 1 / 3
 CLOCK_SKEW_S = 300.0
+WARNINGS_MAX = 8  # each kind; the rest is counted
 ROUNDS_MAX = 4  # a field forgiven may uncover faults, so validation runs again, a few times
 _VERSION = re.compile(r"([0-9]{1,4})\.([0-9]{1,4})")
 
@@ -116,7 +117,10 @@ def read_document(
     dropped |= endpoint_problems(policy, trust)
     if dropped:
         policy = _without(policy, dropped, source)
-        warnings += [f"endpoint left out: {p.error(source)}" for p in dropped.values()]
+        told = list(dropped.values())[:WARNINGS_MAX]
+        warnings += [f"endpoint left out: {problem.error(source)}" for problem in told]
+        if len(dropped) > len(told):
+            warnings.append(f"{source}: {len(dropped) - len(told)} more endpoints are left out")
     _check_whole(policy, source)
     if policy.issued_at is not None and policy.issued_at.timestamp() > wall_now + CLOCK_SKEW_S:
         warnings.append(f"{source}: issued_at is in the future: check both clocks")
@@ -241,8 +245,8 @@ def _ignored_warning(
     where = f"{source}: " if source else ""
     return [
         f"{where}fields of schema {document['schema_version']} that this version of headway "
-        f"doesn't know are ignored: {', '.join(ignored[:8])}"
-        + (f" and {len(ignored) - 8} more" if len(ignored) > 8 else "")
+        f"doesn't know are ignored: {', '.join(ignored[:WARNINGS_MAX])}"
+        + (f" and {len(ignored) - WARNINGS_MAX} more" if len(ignored) > WARNINGS_MAX else "")
     ]
 
 
@@ -264,7 +268,7 @@ def _endpoint_faults(
     for problem in problems:
         if problem.path[:1] == ("endpoints",) and len(problem.path) > 1:
             faults.setdefault(str(problem.path[1]), problem)
-    return faults if len(faults) < len(document["endpoints"]) else {}
+    return faults if faults and len(faults) < len(document["endpoints"]) else {}
 
 
 # ----------------------------------------------------------------------------- the whole

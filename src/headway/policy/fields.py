@@ -38,7 +38,11 @@ class Block(BaseModel):
 
     # Misspelled fields are refused; `document` alone may forgive them, in newer minor versions.
     model_config = ConfigDict(
-        extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True
+        extra="forbid",
+        frozen=True,
+        populate_by_name=True,
+        hide_input_in_errors=True,
+        defer_build=True,
     )
 
 

@@ -18,7 +18,6 @@ from headway.errors import FetchError, PolicyError
 from headway.hosts import Origin, check_patterns, is_loopback, origin_allowed, origin_of
 from headway.policy.parse import DOCUMENT_BYTES_MAX
 from headway.policy.sources import (
-    CHUNK_BYTES,
     NotModified,
     PolicyArgument,
     PolicySource,
@@ -193,7 +192,8 @@ class HttpSource(PolicySource):
                 self._fail("has a content-encoding that was not asked for", expected="gzip or none")
             unzip = zlib.decompressobj(_GZIP_WBITS) if encoding == "gzip" else None
             try:
-                for raw in response.iter_raw(CHUNK_BYTES):
+                # Not in chunks of a size: those would be waited for, out of sight of the clock.
+                for raw in response.iter_raw():
                     self._check_time(give_up_at)
                     # Decoded a bounded piece at a time: a few bytes can unfold to gigabytes.
                     yield raw if unzip is None else unzip.decompress(raw, DOCUMENT_BYTES_MAX + 1)

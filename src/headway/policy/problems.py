@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import itertools
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import Tag
@@ -20,27 +21,34 @@ _NO_VALUE = object()
 # Below these a value may be, or hold, a secret: somebody pasted the key where its name belongs.
 _SECRETIVE = frozenset({"credential", "headers", "set", "extensions", "base_url"})
 OTHERS_NAMED_MAX = 3
+NAMES_LISTED_MAX = 8
 
 
 class Problem(NamedTuple):
-    """One thing wrong with a document."""
+    """One thing wrong with a document. Cheap to make: a hostile one has a hundred thousand."""
 
     path: JsonPath
     expected: str
     shown: object = _NO_VALUE
     """The value, where it may be shown."""
     unknown_field: bool = False
+    known: Collection[str] | None = None
+    """The names it should have been one of."""
 
     def error(self, source: str | None, *, note: str = "") -> ValidationError:
         """The exception for it."""
+        expected = self.expected
         if self.unknown_field:
             message = "unknown field"
+            expected = _suggestion(self.path)
         elif self.shown is _NO_VALUE:
             message = "refused"
         else:
             message = f"got {show(self.shown)}"
+        if self.known is not None:
+            expected = _name_expected(expected, str(self.shown), self.known)
         return ValidationError(
-            message + note, path=path_text(self.path), expected=self.expected, source=source
+            message + note, path=path_text(self.path), expected=expected, source=source
         )
 
 
@@ -61,12 +69,11 @@ def problems_from(errors: Iterable[ErrorDetails]) -> list[Problem]:
     """Translate pydantic's errors, dropping the ones that only follow from others."""
     found = list(errors)
     places = [_place(e["loc"]) for e in found]
+    above = {path[:length] for path in places for length in range(len(path))}
     problems: list[Problem] = []
     for error, path in zip(found, places, strict=True):
         # "At least one item, not 0" only counts the items that failed on their own.
-        if error["type"] == "too_short" and any(
-            len(p) > len(path) and p[: len(path)] == path for p in places
-        ):
+        if error["type"] == "too_short" and path in above:
             continue
         problems.append(_problem(error, path))
     return problems
@@ -75,7 +82,7 @@ def problems_from(errors: Iterable[ErrorDetails]) -> list[Problem]:
 def _problem(error: ErrorDetails, path: JsonPath) -> Problem:
     context: Mapping[str, Any] = error.get("ctx") or {}
     if error["type"] == "extra_forbidden":
-        return Problem(path, _suggestion(path), unknown_field=True)
+        return Problem(path, "a field of the format", unknown_field=True)
     if error["type"] == "headway":
         at: JsonPath = context["at"]
         shown = context["shown"]
@@ -176,11 +183,11 @@ def _members(kind: Any) -> list[Any]:
     return [] if kind is type(None) or isinstance(kind, Tag) else [kind]
 
 
-def name_expected(what: str, name: str, known: Iterable[str]) -> str:
-    """What a dangling name should have been."""
-    names = list(known)
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+def _name_expected(what: str, name: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if close:
         return f'{what} of the document ("{close[0]}", perhaps)'
-    listed = ", ".join(names[:8]) if names else "none"
-    return f"{what} of the document; there {'is' if len(names) < 2 else 'are'}: {listed}"
+    listed = ", ".join(itertools.islice(known, NAMES_LISTED_MAX)) or "none"
+    more = len(known) - NAMES_LISTED_MAX
+    more_text = f" and {more} more" if more > 0 else ""
+    return f"{what} of the document; there {'is' if len(known) < 2 else 'are'}: {listed}{more_text}"

@@ -68,8 +68,14 @@ class Refresher:
         """Look at every supply now, starting the thread if there is none."""
         with self._lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError as exc:
+                    # No threads left, or the interpreter is ending: the call goes on regardless.
+                    log.warning("the policy is not refreshed: %s", exc)
+                    return
+                self._thread = thread
         self._wakes.put(None)
 
     def notice(self) -> None:

@@ -26,6 +26,7 @@ from headway.policy.decide import (
     rank,
     status_of,
     verdict,
+    why_not,
 )
 from headway.policy.document import Compiled
 from headway.policy.first import (
@@ -261,7 +262,7 @@ class PolicySupply:
             offer = self._compile(source, fetched, wall_now)
             found = verdict(offer.snapshot, best and best.snapshot, self._mark, wall_now)
             if found is not Verdict.REPLACE and best is None:
-                raise VerifyError(self._why(found, offer.snapshot), source=source.label)
+                raise VerifyError(why_not(found, offer.snapshot, self._mark), source=source.label)
         except PolicyError as exc:
             if best is None:
                 raise
@@ -320,21 +321,8 @@ class PolicySupply:
         if current is not None and replace(offer.snapshot, source=current.source) == current:
             self._rejection = None  # the one in force, spelled in other bytes
             return False
-        self._reject(found.value, self._why(found, offer.snapshot), now)
+        self._reject(found.value, why_not(found, offer.snapshot, self._mark), now)
         return False
-
-    def _why(self, found: Verdict, offered: Snapshot) -> str:
-        rank_text = f"(epoch, version) {rank(offered)}"
-        match found:
-            case Verdict.ROLLBACK:
-                return (
-                    f"{rank_text} is older than {self._mark}, already trusted; "
-                    "to go back on purpose, raise epoch"
-                )
-            case Verdict.SAME:
-                return f"changed, but still {rank_text}: raise version to put a change in force"
-            case _:
-                return f"{rank_text} has expired"
 
     def _compile(self, source: PolicySource, fetched: Fetched, wall_now: float) -> Compiled:
         trust = self._trust if source is self._source else replace(self._trust, fetched=False)

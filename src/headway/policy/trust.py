@@ -16,7 +16,7 @@ from headway.hosts import Origin, is_loopback, origin_allowed, split_url
 from headway.policy.fields import JsonPath
 from headway.policy.fleet import Endpoint
 from headway.policy.models import Policy
-from headway.policy.problems import Problem, name_expected
+from headway.policy.problems import Problem
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NAMED_MAX = 8  # an error names a few of the declared hosts, not a hundred
@@ -66,9 +66,7 @@ def endpoint_problems(policy: Policy, trust: Trust) -> dict[str, Problem]:
 def _problem(path: JsonPath, endpoint: Endpoint, policy: Policy, trust: Trust) -> Problem | None:
     profile = endpoint.profile
     if profile is not None and profile not in policy.profiles:
-        return Problem(
-            (*path, "profile"), name_expected("a profile", profile, policy.profiles), profile
-        )
+        return Problem((*path, "profile"), "a profile", profile, known=policy.profiles)
     try:
         origin, _ = split_url(endpoint.base_url)
     except ValueError as exc:

@@ -22,7 +22,13 @@ from headway.quirks.classify import (
     success_hint,
 )
 from headway.quirks.exceptions import classify_exception
-from headway.quirks.hints import exhausted_hint, parse_reset, retry_after_hint, text_hint
+from headway.quirks.hints import (
+    exhausted_hint,
+    parse_reset,
+    relevant_headers,
+    retry_after_hint,
+    text_hint,
+)
 from headway.quirks.table import QUIRKS, Quirk, guess_provider
 from headway.quirks.usage import (
     ReplyFacts,
@@ -51,6 +57,7 @@ __all__ = [
     "parse_usage",
     "quirk_for",
     "read_reply",
+    "relevant_headers",
     "reply_facts",
     "retry_after_hint",
     "should_retry",

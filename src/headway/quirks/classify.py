@@ -242,7 +242,7 @@ def _match(status: int | None, facts: ErrorFacts) -> Quirk | None:
             continue
         if quirk.codes and not (quirk.codes & facts.codes):
             continue
-        if quirk.text is not None and not quirk.text.search(facts.details):
+        if quirk.text is not None and not re.search(quirk.text, facts.details, re.IGNORECASE):
             continue
         return quirk
     return None

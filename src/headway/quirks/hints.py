@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 UNIX_TIME_FLOOR = 1_000_000_000.0
 """Bare numbers above this are instants (2001 and later), below it durations."""
@@ -18,24 +18,25 @@ BODY_SCAN_BYTES = 16 * 1024
 """A wait is named in the first sentences of an error; a 3 MB error page is not searched."""
 
 _UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_COMPOUND = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_COMPOUND_WHOLE = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_ISO_DURATION = re.compile(
-    r"P(?:(\d+(?:\.\d+)?)D)?(?:T(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?",
-    re.IGNORECASE,
+# Patterns are kept as text: `re` compiles and caches them at the first refusal, not at import.
+_COMPOUND = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
+_COMPOUND_WHOLE = r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+"
+_ISO_DURATION = (
+    r"(?i)P(?:(\d+(?:\.\d+)?)D)?"
+    r"(?:T(?:(\d+(?:\.\d+)?)H)?(?:(\d+(?:\.\d+)?)M)?(?:(\d+(?:\.\d+)?)S)?)?"
 )
-_ISO_INSTANT = re.compile(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}")
+_ISO_INSTANT = r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}"
 
-_TEXT_WAIT = re.compile(
-    r"(?:try again|retry|retrying|wait|available again|reset(?:s)?)\s*(?:after|in|for)?\s*:?\s*"
+_TEXT_WAIT = (
+    r"(?i)(?:try again|retry|retrying|wait|available again|reset(?:s)?)\s*(?:after|in|for)?\s*:?\s*"
     r"(?:at least |about |approximately )?"
-    r"((?:\d+(?:\.\d+)?\s*(?:milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)"
-    r"(?![a-z])[\s,]*(?:and\s+)?)+)",
-    re.IGNORECASE,
+    r"((?:\d+(?:\.\d+)?\s*"
+    r"(?:milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)"
+    r"(?![a-z])[\s,]*(?:and\s+)?)+)"
 )
-_TEXT_PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)", re.IGNORECASE)
-_RETRY_DELAY = re.compile(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"')
-_RETRY_FIELD = re.compile(r'"retry_after(_ms|_seconds)?"\s*:\s*"?(\d+(?:\.\d+)?)')
+_TEXT_PART = r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)"
+_RETRY_DELAY = r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"'
+_RETRY_FIELD = r'"retry_after(_ms|_seconds)?"\s*:\s*"?(\d+(?:\.\d+)?)'
 
 RESET_BUCKETS: tuple[tuple[str, str], ...] = (
     ("x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
@@ -51,6 +52,34 @@ RESET_BUCKETS: tuple[tuple[str, str], ...] = (
     ("ratelimit-remaining", "ratelimit-reset"),
 )
 """(remaining, reset) header pairs: OpenAI and kin, Anthropic, OpenRouter, proxies, IETF draft."""
+
+
+_RELEVANT = frozenset(
+    name.encode()
+    for name in (
+        "content-type",
+        "date",
+        "retry-after",
+        "retry-after-ms",
+        "x-ms-retry-after-ms",
+        "x-should-retry",
+        "x-amzn-errortype",
+        *(name for bucket in RESET_BUCKETS for name in bucket),
+    )
+)
+
+
+def relevant_headers(raw: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """The few of a reply's raw headers that this package reads, as a plain lower-case dict.
+
+    A look-up in an http stack's own header object costs microseconds, and a reply is judged by a
+    dozen of them; this is one pass.
+    """
+    return {
+        name.decode("latin-1"): value.decode("latin-1")
+        for key, value in raw
+        if (name := key.lower()) in _RELEVANT
+    }
 
 
 def retry_after_hint(headers: Mapping[str, str], body: bytes, wall_now: float) -> float | None:
@@ -89,14 +118,14 @@ def exhausted_hint(headers: Mapping[str, str], wall_now: float) -> float | None:
 
 def text_hint(text: str) -> float | None:
     """The wait named in an error's text: "try again in 1.2s", "retry after 3 seconds", "7m12s"."""
-    if (found := _RETRY_DELAY.search(text)) is not None:
+    if (found := re.search(_RETRY_DELAY, text)) is not None:
         return _usable(float(found[1]))
-    if (found := _RETRY_FIELD.search(text)) is not None:
+    if (found := re.search(_RETRY_FIELD, text)) is not None:
         return _usable(float(found[2]), 0.001 if found[1] == "_ms" else 1.0)
-    if (found := _TEXT_WAIT.search(text)) is None:
+    if (found := re.search(_TEXT_WAIT, text)) is None:
         return None
     total_s = 0.0
-    for amount, unit in _TEXT_PART.findall(found[1]):
+    for amount, unit in re.findall(_TEXT_PART, found[1]):
         total_s += float(amount) * _unit_s(unit.lower())
     return _usable(total_s)
 
@@ -118,12 +147,12 @@ def parse_reset(value: str, wall_now: float) -> float | None:
             return max(0.0, number - wall_now)
         return _usable(number)
     compact = text.replace(" ", "").lower()
-    if _COMPOUND_WHOLE.fullmatch(compact):
-        return _usable(sum(float(n) * _UNIT_S[u] for n, u in _COMPOUND.findall(compact)))
-    if (duration := _ISO_DURATION.fullmatch(text)) is not None and any(duration.groups()):
+    if re.fullmatch(_COMPOUND_WHOLE, compact):
+        return _usable(sum(float(n) * _UNIT_S[u] for n, u in re.findall(_COMPOUND, compact)))
+    if (duration := re.fullmatch(_ISO_DURATION, text)) is not None and any(duration.groups()):
         days, hours, minutes, seconds = (float(group or 0) for group in duration.groups())
         return _usable(days * 86400 + hours * 3600 + minutes * 60 + seconds)
-    if _ISO_INSTANT.match(text):
+    if re.match(_ISO_INSTANT, text):
         return _seconds_until_iso(text, wall_now)
     return _seconds_until_date(text, wall_now)
 

@@ -9,7 +9,6 @@ texts, texts before bare statuses. A row added here needs one recorded reply und
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from headway.core.model import FailureClass
@@ -27,8 +26,9 @@ class Quirk(NamedTuple):
     status: frozenset[int] = frozenset()
     codes: frozenset[str] = frozenset()
     """Lower-case values of the error's code, type, status or inner code."""
-    text: re.Pattern[str] | None = None
-    """Searched in the error's message, or in the first KiB of a body that is not JSON."""
+    text: str | None = None
+    """A pattern, searched (ignoring case) in the error's texts, or in the first KiB of a body that
+    is not JSON."""
     error_type: str | None = None
     """Telemetry name; None: the status."""
     reached_model: bool = False
@@ -56,7 +56,7 @@ def _row(
         kind=kind,
         status=frozenset((status,) if isinstance(status, int) else status),
         codes=frozenset(codes.split()),
-        text=None if text is None else re.compile(text, re.IGNORECASE),
+        text=text,
         error_type=error_type,
         reached_model=ran,
         soft=soft,
@@ -75,7 +75,8 @@ QUIRKS: tuple[Quirk, ...] = (
     _row("budget-exceeded", "litellm", _C.QUOTA_EXHAUSTED, codes="budget_exceeded",
          error_type="insufficient_quota", note="proxy budget, sent as 400 or 429"),
     _row("quota-per-day", "gemini", _C.QUOTA_EXHAUSTED, status=429, codes="resource_exhausted",
-         text=r"PerDay|per day", error_type="insufficient_quota", note="a daily quota id in the details"),
+         text=r"PerDay|per day", error_type="insufficient_quota",
+         note="a daily quota id in the details"),
     _row("resource-exhausted", "gemini", _C.RATE_LIMITED, codes="resource_exhausted",
          error_type="rate_limit_exceeded",
          note="per-minute quota; the text says quota, RetryInfo says when"),

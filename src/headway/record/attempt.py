@@ -126,9 +126,9 @@ def _price(record: AttemptRecord, pricer: Pricer, usage: Usage) -> Cost:
     cost = UNKNOWN
     # The answer names the model that ran ("gpt-4o-2024-11-20"); a deployment's own name says
     # little.
-    for model in dict.fromkeys(
-        (record.response_model or record.attempt.model, record.attempt.model)
-    ):
+    asked = record.attempt.model
+    named = record.response_model or asked
+    for model in (named,) if named == asked else (named, asked):
         cost = pricer.price(
             record.endpoint,
             model,

@@ -33,7 +33,7 @@ from headway.core.model import (
     RetryDenied,
 )
 from headway.core.snapshot import Endpoint
-from headway.cost import MONEY, UNKNOWN, ZERO, Cost, Pricer, worst_source
+from headway.cost import UNKNOWN, ZERO, Cost, Pricer, add, worst_source
 from headway.record.attempt import NOT_BILLED, AttemptRecord, price_attempt, usage_to_price
 from headway.record.busy import BusyTime
 from headway.task.ledger import Settlement
@@ -329,18 +329,20 @@ class CallRecord:
         for record in self.attempts:
             cost = record.cost = price_attempt(record, self._books.pricer, self.facts)
             source = worst_source(source, cost.source)
-            if cost.amount is None:
+            amount = cost.amount
+            if amount is None:
                 unknown += 1
             else:
-                by_source[cost.source] = MONEY.add(by_source.get(cost.source, ZERO), cost.amount)
-                total = MONEY.add(total, cost.amount)
+                known = by_source.get(cost.source)
+                by_source[cost.source] = amount if known is None else add(known, amount)
+                total = amount if total is ZERO else add(total, amount)
                 if record.wasted:
-                    wasted = MONEY.add(wasted, cost.amount)
+                    wasted = add(wasted, amount)
             usage = record.settled_usage
             if usage is not None:
                 tokens_in += usage.input_tokens or 0
                 tokens_out += usage.output_tokens or 0
-        self.settlement = Settlement(by_source, unknown, wasted, tokens_in, tokens_out)
+        self.settlement = Settlement(by_source, unknown, wasted, tokens_in, tokens_out, total)
         # Nothing sent, nothing spent: a refusal here is known to cost 0.
         self._cost = UNKNOWN if unknown and not total else Cost(total, source)
 

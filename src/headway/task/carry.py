@@ -17,7 +17,7 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from headway.core.model import INFINITY
-from headway.cost import MONEY, ZERO
+from headway.cost import MONEY, ZERO, plain
 from headway.task.scope import NAME_CHARS_MAX, SESSION_CHARS_MAX, CallOptions
 from headway.task.spec import ID_CHARS_MAX, Judge, TaskSpec, make_spec
 from headway.task.task import Task
@@ -55,7 +55,7 @@ def headers_of(task: Task) -> dict[str, str]:
         fields.append(("deadline-ms", str(max(0, int(task.remaining_s * 1000)))))
     cost_left = _cost_left(task)
     if cost_left is not None:
-        fields.append(("cost-left", f"{cost_left:f}"))
+        fields.append(("cost-left", plain(cost_left)))
     options = task.options
     if options.priority is not None:
         fields.append(("priority", str(options.priority)))

@@ -13,8 +13,8 @@ class Figures:
 
     __slots__ = ("_deferred", "_extra_taken", "_ledger", "_wait")
 
-    def __init__(self, name: str) -> None:
-        self._ledger = Ledger(name, Caps(), None)
+    def __init__(self, name: str, caps: Caps) -> None:
+        self._ledger = Ledger(name, caps)
         self._extra_taken = 0
         self._deferred = 0
         self._wait: Callable[[], None] | None = None

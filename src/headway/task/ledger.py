@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from decimal import Decimal
 from typing import NamedTuple
 
-from headway.cost import MONEY, SOURCES, ZERO, Cost, worst_source
+from headway.cost import MONEY, SOURCES, ZERO, Cost, add, plain, worst_source
 
 EXTRA_ATTEMPTS_MIN = 3
 EXTRA_ATTEMPTS_SHARE = 0.2
@@ -31,6 +30,8 @@ class Settlement(NamedTuple):
     wasted: Decimal
     input_tokens: int
     output_tokens: int
+    total: Decimal = ZERO
+    """Sum of `by_source`."""
 
 
 class Ledger:
@@ -39,16 +40,18 @@ class Ledger:
 
     __slots__ = (
         "attempts", "by_source", "calls", "caps", "cost", "extra_attempts", "forfeit",
-        "input_tokens", "lock", "name", "open_calls", "output_tokens", "parent", "settled_calls",
-        "unknown_attempts", "wasted",
+        "input_tokens", "limits_spending", "lock", "name", "open_calls", "output_tokens", "parent",
+        "settled_calls", "unknown_attempts", "wasted",
     )  # fmt: skip
 
-    def __init__(self, name: str, caps: Caps, parent: Ledger | None) -> None:
+    def __init__(self, name: str, caps: Caps) -> None:
         self.name = name
         self.caps = caps
-        self.parent = parent
+        self.parent: Ledger | None = None
         # Reentrant: a collector run inside may finalise a stream, which settles its call.
-        self.lock: threading.RLock = threading.RLock() if parent is None else parent.lock
+        self.lock = threading.RLock()
+        self.limits_spending = caps.cost is not None or caps.tokens is not None
+        """Whether a cap here or above depends on what finished calls came to."""
         self.calls = 0
         self.open_calls = 0
         self.settled_calls = 0
@@ -63,6 +66,12 @@ class Ledger:
         self.forfeit = False
 
     # ----------------------------------------------------------------- changes
+
+    def nest(self, parent: Ledger) -> None:
+        """Roll up to `parent` from now on: before the first call."""
+        self.parent = parent
+        self.lock = parent.lock
+        self.limits_spending = self.limits_spending or parent.limits_spending
 
     def open_call(self) -> tuple[str, Ledger] | None:
         """Count one more call, or name the cap (and whose) that forbids it; then nothing
@@ -102,10 +111,7 @@ class Ledger:
 
     def settle(self, call: Settlement) -> None:
         """Add what a finished call came to."""
-        total = ZERO
-        for amount in call.by_source.values():
-            total = MONEY.add(total, amount)
-        wasted = call.wasted
+        total, wasted = call.total, call.wasted
         with self.lock:
             ledger: Ledger | None = self
             while ledger is not None:
@@ -115,11 +121,13 @@ class Ledger:
                 ledger.output_tokens += call.output_tokens
                 ledger.unknown_attempts += call.unknown_attempts
                 for source, amount in call.by_source.items():
-                    ledger.by_source[source] = MONEY.add(ledger.by_source.get(source, ZERO), amount)
+                    known = ledger.by_source.get(source)
+                    ledger.by_source[source] = amount if known is None else add(known, amount)
                 if ledger.forfeit:
                     wasted = total  # late money of a failed task is wasted too, here and above
-                ledger.cost = MONEY.add(ledger.cost, total)
-                ledger.wasted = MONEY.add(ledger.wasted, wasted)
+                ledger.cost = add(ledger.cost, total)
+                if wasted:
+                    ledger.wasted = add(ledger.wasted, wasted)
                 ledger = ledger.parent
 
     def forfeit_all(self) -> None:
@@ -137,16 +145,6 @@ class Ledger:
 
     # ----------------------------------------------------------------- questions
 
-    @property
-    def limits_spending(self) -> bool:
-        """Whether a cap here or above depends on what finished calls cost."""
-        ledger: Ledger | None = self
-        while ledger is not None:
-            if ledger.caps.cost is not None or ledger.caps.tokens is not None:
-                return True
-            ledger = ledger.parent
-        return False
-
     def explain(self, cap: str) -> str:
         """The sentence for a call refused by `cap` of this task."""
         caps = self.caps
@@ -156,7 +154,7 @@ class Ledger:
             case "max_tokens":
                 used, allowed = f"{self.tokens} tokens used", f"{caps.tokens}"
             case _:
-                used, allowed = f"{self.cost} USD spent", f"{caps.cost} USD"
+                used, allowed = f"{plain(self.cost)} USD spent", f"{caps.cost} USD"
         running = f", {self.open_calls} calls running" if self.open_calls else ""
         return f"Task {self.name!r} can't carry another call: {cap} is {allowed}, {used}{running}."
 
@@ -184,13 +182,17 @@ class Ledger:
 
     def extra_attempts_left(self) -> int:
         """Retries and hedges still allowed, here and in every ancestor."""
-        left = math.inf
-        ledger: Ledger | None = self
+        left = self._own_extra_attempts_left()
+        ledger = self.parent
         while ledger is not None:
-            allowed = max(EXTRA_ATTEMPTS_MIN, int(EXTRA_ATTEMPTS_SHARE * ledger.calls))
-            left = min(left, allowed - ledger.extra_attempts)
+            left = min(left, ledger._own_extra_attempts_left())
             ledger = ledger.parent
-        return max(0, int(left))
+        return max(0, left)
+
+    def _own_extra_attempts_left(self) -> int:
+        allowed = int(EXTRA_ATTEMPTS_SHARE * self.calls)
+        allowed = max(allowed, EXTRA_ATTEMPTS_MIN)
+        return allowed - self.extra_attempts
 
     def _reached_cap(self) -> str | None:
         caps = self.caps

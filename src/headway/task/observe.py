@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,29 +38,52 @@ class TaskObserver:
 
 
 _observers: tuple[TaskObserver, ...] = ()
+_told: dict[str, tuple[Callable[..., None], ...]] = {}
+_unloaded = ["headway.telemetry"]
+"""Modules that observe every task of a process. Imported as the first task begins: an application
+may open one before it wraps a client, and `import headway` is to stay cheap."""
+
+
+def load_observers() -> None:
+    """See to it that telemetry and the task log are told of tasks."""
+    while _unloaded:
+        try:
+            import_module(_unloaded.pop())
+        except Exception as problem:  # noqa: BLE001 - tasks work without being observed
+            logger.warning("tasks are not observed: %s", type(problem).__name__)
 
 
 def add_observer(observer: TaskObserver) -> None:
     """Tell `observer` about every task from now on. Adding it twice is adding it once."""
-    global _observers
     if observer not in _observers:
-        _observers = (*_observers, observer)
+        _observe((*_observers, observer))
 
 
 def remove_observer(observer: TaskObserver) -> None:
     """Tell it no more."""
-    global _observers
-    _observers = tuple(o for o in _observers if o is not observer)
+    _observe(tuple(o for o in _observers if o is not observer))
+
+
+def _observe(observers: tuple[TaskObserver, ...]) -> None:
+    global _observers, _told
+    _observers = observers
+    # A hook that an observer leaves as it is costs a task nothing.
+    _told = {
+        what: tuple(getattr(o, what) for o in observers if getattr(type(o), what) is not inherited)
+        for what, inherited in vars(TaskObserver).items()
+        if not what.startswith("_")
+    }
 
 
 def tell(what: str, *about: object) -> None:
     """Call the method `what` of every observer; a failure is logged and goes no further."""
-    for observer in _observers:
+    for hear in _told.get(what, ()):
         try:
-            getattr(observer, what)(*about)
+            hear(*about)
         except Exception as problem:
             logger.warning(
-                "%s.%s failed and was ignored: %s",
-                type(observer).__name__, what, type(problem).__name__,
+                "%s failed and was ignored: %s",
+                hear.__qualname__,
+                type(problem).__name__,
                 exc_info=logger.isEnabledFor(logging.DEBUG),
-            )  # fmt: skip
+            )

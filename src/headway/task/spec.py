@@ -7,6 +7,7 @@ from datetime import timedelta
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple, TypeAlias
 
+from headway.task.ledger import Caps
 from headway.task.scope import (
     NAME_CHARS_MAX,
     SESSION_CHARS_MAX,
@@ -33,9 +34,7 @@ class TaskSpec(NamedTuple):
     name: str
     id: str | None
     deadline_s: float | None
-    cost_cap: Decimal | None
-    calls_cap: int | None
-    tokens_cap: int | None
+    caps: Caps
     options: CallOptions
     verdict: str | Judge
     attributes: Mapping[str, str | bool | int | float]
@@ -69,9 +68,11 @@ def make_spec(
         name=label(name, "the task's name", NAME_CHARS_MAX),
         id=None if id is None else label(id, "id", ID_CHARS_MAX),
         deadline_s=None if deadline is None else seconds(deadline, "deadline"),
-        cost_cap=None if max_cost is None else usd(max_cost, "max_cost"),
-        calls_cap=_count(max_calls, "max_calls"),
-        tokens_cap=_count(max_tokens, "max_tokens"),
+        caps=Caps(
+            None if max_cost is None else usd(max_cost, "max_cost"),
+            _count(max_calls, "max_calls"),
+            _count(max_tokens, "max_tokens"),
+        ),
         options=options,
         verdict=verdict,
         attributes=_attributes(attributes),

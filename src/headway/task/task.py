@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from headway.core.model import INFINITY, CallFacts
 from headway.errors import DeadlineExceeded, TaskLimitExceeded
 from headway.task.figures import Figures
-from headway.task.ledger import Caps, Ledger
 from headway.task.left_open import settle_abandoned, track, untrack
-from headway.task.observe import tell
+from headway.task.observe import load_observers, tell
 from headway.task.scope import CallOptions, Scope, current_scope, enter_scope, leave_scope
 from headway.task.spec import Clock, TaskSpec
 
@@ -72,7 +71,7 @@ class Task(Figures):
     )  # fmt: skip
 
     def __init__(self, spec: TaskSpec, *, part_of: str | None = None) -> None:
-        super().__init__(spec.name)
+        super().__init__(spec.name, spec.caps)
         self._spec = spec
         self.name = spec.name
         self.id = spec.id or ""
@@ -238,6 +237,7 @@ class Task(Figures):
     def begin(self) -> None:
         """Start the clock. `enter` makes the task current."""
         settle_abandoned()
+        load_observers()
         if self.phase is not Phase.NEW:
             raise RuntimeError(
                 f"task {self.name!r} was begun before: make a new one with headway.task(...) "
@@ -249,6 +249,7 @@ class Task(Figures):
         if parent is not None:
             self.parent = parent
             self.depth = parent.depth + 1
+            self._ledger.nest(parent._ledger)
             if spec.clock is None:
                 self.clock = parent.clock
         elif self.part_of is not None:
@@ -261,8 +262,6 @@ class Task(Figures):
             self.deadline_at = min(self.deadline_at, now + spec.deadline_s)
         if not self.id:
             self.id = os.urandom(8).hex()
-        caps = Caps(spec.cost_cap, spec.calls_cap, spec.tokens_cap)
-        self._ledger = Ledger(self.name, caps, None if parent is None else parent._ledger)
         self.pid = os.getpid()
         self.phase = Phase.OPEN
         track(self)

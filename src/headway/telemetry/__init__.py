@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headway.task.observe import add_observer, remove_observer
+from headway.tasklog import TaskLog, ensure_installed
 from headway.telemetry.names import EVENT_ROWS, LOG_EVENTS, METRICS
 from headway.telemetry.telemetry import Telemetry
 
@@ -18,14 +19,25 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
     from opentelemetry.trace import TracerProvider
 
-__all__ = ["EVENT_ROWS", "LOG_EVENTS", "METRICS", "Telemetry", "configure", "install", "telemetry"]
+__all__ = [
+    "EVENT_ROWS",
+    "LOG_EVENTS",
+    "METRICS",
+    "TaskLog",
+    "Telemetry",
+    "configure",
+    "install",
+    "telemetry",
+]
 
-_telemetry: Telemetry | None = None
+_telemetry = Telemetry()
+add_observer(_telemetry)
+ensure_installed()
 
 
 def telemetry() -> Telemetry:
     """The telemetry of this process."""
-    return _telemetry if _telemetry is not None else install(Telemetry())
+    return _telemetry
 
 
 def install(new: Telemetry) -> Telemetry:
@@ -34,8 +46,7 @@ def install(new: Telemetry) -> Telemetry:
     Routers keep the one they were made with.
     """
     global _telemetry
-    if _telemetry is not None:
-        remove_observer(_telemetry)
+    remove_observer(_telemetry)
     _telemetry = new
     add_observer(new)
     return new

@@ -252,7 +252,8 @@ def task_end(task: Task) -> SpanAttributes:
         n.TASK_CALLS: task.calls,
         n.TASK_ATTEMPTS: task.attempts,
         n.COST_COMPLETE: task.cost_complete,
-    } | money(Cost(task.cost, task.cost_source), task.wasted)
+    }
+    found.update(money(Cost(task.cost, task.cost_source), task.wasted))
     if task.outcome_source is not None:
         found[n.TASK_OUTCOME_SOURCE] = task.outcome_source
     if task.score is not None:

@@ -49,6 +49,24 @@ def _version() -> str:
         return "0"
 
 
+@cache
+def _current_tracer_provider() -> Callable[[], TracerProvider] | None:
+    if not has_api():
+        return None
+    from opentelemetry.trace import get_tracer_provider
+
+    return get_tracer_provider
+
+
+@cache
+def _current_meter_provider() -> Callable[[], MeterProvider] | None:
+    if not has_api():
+        return None
+    from opentelemetry.metrics import get_meter_provider
+
+    return get_meter_provider
+
+
 def is_stand_in(provider: object) -> bool:
     """Whether a provider is only the API's own: nobody has set one up."""
     return type(provider).__name__.lstrip("_") in _STAND_INS
@@ -75,23 +93,26 @@ class Providers:
 
     def tracer(self) -> Tracer | None:
         """Our tracer, or None while nobody collects spans."""
-        if not has_api():
-            return None
-        from opentelemetry import trace
-
-        provider = self._given_tracer or trace.get_tracer_provider()
+        provider = self._given_tracer
+        if provider is None:
+            current = _current_tracer_provider()
+            if current is None:
+                return None
+            provider = current()
         if provider is not self._seen_tracer:
-            self._tracer = None if is_stand_in(provider) else provider.get_tracer(SCOPE, _version())
+            real = not is_stand_in(provider)
+            self._tracer = provider.get_tracer(SCOPE, _version()) if real else None
             self._seen_tracer = provider
         return self._tracer
 
     def meter(self) -> Meter | None:
         """Our meter, or None while nobody collects metrics."""
-        if not has_api():
-            return None
-        from opentelemetry import metrics
-
-        provider = self._given_meter or metrics.get_meter_provider()
+        provider = self._given_meter
+        if provider is None:
+            current = _current_meter_provider()
+            if current is None:
+                return None
+            provider = current()
         if provider is not self._seen_meter:
             real = not is_stand_in(provider)
             self._meter = provider.get_meter(SCOPE, _version()) if real else None

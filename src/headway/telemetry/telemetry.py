@@ -28,7 +28,7 @@ from headway.telemetry import tasks
 from headway.telemetry.calls import CallTelemetry, is_llm_span
 from headway.telemetry.logs import EventLog
 from headway.telemetry.metrics import Attributes, Gauged, Metering
-from headway.telemetry.otel_api import Providers, has_api
+from headway.telemetry.otel_api import Providers
 
 if TYPE_CHECKING:
     from opentelemetry._logs import LoggerProvider
@@ -87,19 +87,17 @@ class Telemetry(TaskObserver):
 
     def watch(self, _: CallRecord) -> CallWatch | None:
         """See `headway.record.CallObserver`."""
-        if not has_api():
+        tracer = self._providers.tracer()
+        instruments = self.metering.instruments()
+        if tracer is None and instruments is None:
             return None
         from opentelemetry import context, trace
 
-        tracer = self._providers.tracer()
-        instruments = self.metering.instruments()
         adopted: Span | None = None
         if self.gen_ai_spans == "auto":
             current = trace.get_current_span()
             if is_llm_span(current):
                 adopted = current
-        if tracer is None and instruments is None and adopted is None:
-            return None
         base = None if tracer is None else context.get_current()
         return CallTelemetry(self, tracer, instruments, adopted, base)
 

@@ -190,7 +190,7 @@ class Aim:
         shot: Shot,
         extensions: dict[str, Any],
     ) -> httpx2.Request:
-        """The request to send. `place` has no Azure deployment in it; `model` is the upstream one."""
+        """The request to send. `place` has no Azure deployment in it, `model` is upstream's."""
         own_url = target.own and not (self._home.azure and shot.other_model)
         changed = (
             not own_url
@@ -244,5 +244,5 @@ def _headers(
 
 def limited(extensions: dict[str, Any], limits: Limits) -> dict[str, Any]:
     """Request extensions with the attempt's own timeouts; the user's stay as they were."""
-    user = extensions.get("timeout") or {}
+    user: dict[str, float | None] = extensions.get("timeout") or {}
     return {**extensions, "timeout": Timeouts(user, limits)}

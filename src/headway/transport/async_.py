@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -125,11 +126,14 @@ class AsyncTransport:
         left = None if flight.is_observed else trial.limits.left_s()
         try:
             # The phases of a send are limited one by one; a timer bounds their sum.
-            with anyio.fail_after(left) if left is not None else contextlib.nullcontext():
-                with flight.record.sending(trial.attempt):
-                    response = await self._forward(request)
+            with _within(left), flight.record.sending(trial.attempt):
+                response = await self._forward(request)
             trial.arrived(response)
-            chunks = response.stream.__aiter__()  # type: ignore[union-attr]
+            if response.is_closed:
+                trial.swallow(response.content)
+                return
+            body: Any = response.stream
+            chunks = body.__aiter__()
             if not trial.is_decided:
                 async for chunk in self._limited(trial, chunks):
                     if trial.take(chunk):
@@ -147,30 +151,36 @@ class AsyncTransport:
         """The same chunks, each read bounded by what is left, where the connection can't do it."""
         if trial.reads_are_limited or trial.flight.is_observed or trial.limits.left_s() is None:
             return chunks
-        return _timed(trial, chunks)
+        return _Timed(trial, chunks)
 
     async def _dock(self, trial: Trial, response: httpx2.Response, chunks: Any) -> None:
         """Give the response its body back, or close it."""
         source: Any = response.stream
+        if response.is_closed:  # a mock's reply, judged and left as it is
+            return
         if trial.state is State.OPEN:
-            if response.is_closed:  # a mock's reply: its body is in memory, and read already
-                trial.swallow(response.content)
-                return
-            response.stream = self._stream_class(trial, source, chunks, current_loop())  # type: ignore[assignment]
+            watched: Any = self._stream_class(trial, source, chunks, current_loop())
+            response.stream = watched
             return
         trial.release()
         with contextlib.suppress(Exception):
             await source.aclose()
-        if trial.state in (State.WHOLE, State.FAILED) and not response.is_closed:
+        if trial.state in (State.WHOLE, State.FAILED):
             response.stream = trial.flight.desk.home.family.ByteStream(trial.body())
 
     # -- closing
 
     async def aclose(self) -> None:
         """Close the user's client, as closing any of the SDK's own copies does."""
-        for copy in self._pools.stand_ins(current_loop()):
+        loop = current_loop()
+        for copy in self._pools.stand_ins(loop):
             await copy.aclose()
-        await self._http.aclose()
+        try:
+            await self._http.aclose()
+        except RuntimeError:
+            # Its connections belong to a loop that is gone, and went with it.
+            if not self._pools.is_orphaned(loop):
+                raise
 
     async def __aenter__(self) -> Self:
         return self
@@ -184,7 +194,13 @@ class AsyncTransport:
         await self.aclose()
 
 
-class _timed:  # noqa: N801 - used as a function
+def _within(seconds: float | None) -> AbstractContextManager[object]:
+    return contextlib.nullcontext() if seconds is None else anyio.fail_after(seconds)
+
+
+class _Timed:
+    """Chunks, each awaited no longer than what is left."""
+
     def __init__(self, trial: Trial, chunks: Any) -> None:
         self._trial = trial
         self._chunks = chunks

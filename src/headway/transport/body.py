@@ -56,13 +56,23 @@ _INLINE_KEY = rb"url|image_url|data|file_data"
 # All branches share one opening quote: the engine then hops from quote to quote.
 _PROMPT_SCAN = rb'"(?:(%s)"\s*:|type"\s*:\s*"(?:%s)"|(%s)"\s*:\s*")'
 _INLINE = re.compile(rb'"(?:%s)"\s*:\s*"' % _INLINE_KEY)
-_SCANS: dict[str, re.Pattern[bytes]] = {
-    "chat": re.compile(_PROMPT_SCAN % (_CHAT_KEYS, _SERVER_TOOL, _INLINE_KEY)),
-    "responses": re.compile(_PROMPT_SCAN % (_RESPONSES_KEYS, _SERVER_TOOL, _INLINE_KEY)),
-    "completions": re.compile(rb'"(stream(?:_options)?|max_tokens|n|store)"\s*:'),
-    "images": re.compile(rb'"(stream|n)"\s*:'),
-    "audio": re.compile(rb'"(stream_format|voice)"\s*:'),
+_SCANS: dict[str, bytes] = {
+    "chat": _PROMPT_SCAN % (_CHAT_KEYS, _SERVER_TOOL, _INLINE_KEY),
+    "responses": _PROMPT_SCAN % (_RESPONSES_KEYS, _SERVER_TOOL, _INLINE_KEY),
+    "completions": rb'"(stream(?:_options)?|max_tokens|n|store)"\s*:',
+    "images": rb'"(stream|n)"\s*:',
+    "audio": rb'"(stream_format|voice)"\s*:',
 }
+_compiled: dict[str, re.Pattern[bytes]] = {}
+
+
+def _scan_for(surface: str) -> re.Pattern[bytes] | None:
+    """The scan of a surface, compiled at its first request."""
+    scan = _compiled.get(surface)
+    if scan is None and (source := _SCANS.get(surface)) is not None:
+        scan = _compiled[surface] = re.compile(source)
+    return scan
+
 
 _DEEP_KEYS = frozenset(
     {
@@ -130,7 +140,7 @@ def peek(body: bytes, surface: str = "chat") -> BodyFacts:
     prompt = _PROMPT_KEY.match(body, pos)
     facts.prompt_start = pos if prompt is None else prompt.end()
     inline_bytes = inline_n = 0
-    scan = _SCANS.get(surface)
+    scan = _scan_for(surface)
     if scan is not None:
         hits: list[int] = []
         for hit in scan.finditer(body, pos):

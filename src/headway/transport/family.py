@@ -63,12 +63,17 @@ def family_of(http_object: object) -> Family | None:
     return None
 
 
-@functools.cache
+_stream_classes: dict[tuple[type, type], type] = {}
+"""One per colour and family."""
+
+
 def byte_stream_class(base: type[T], stream_base: type[object]) -> type[T]:
     """`base` joined with a family's stream class, which its clients insist on by isinstance."""
-    return cast(
-        "type[T]", type(base.__name__, (base, stream_base), {})
-    )
+    key = (base, stream_base)
+    found = _stream_classes.get(key)
+    if found is None:
+        found = _stream_classes[key] = type(base.__name__, key, {})
+    return cast("type[T]", found)
 
 
 def unshared(transport: T) -> T:

@@ -121,10 +121,8 @@ class _Thread:
 # --------------------------------------------------------------------------- tasks
 
 
-async def fly_tasks(
-    flight: Flight, attempt: Callable[[Flight, Trial], Awaitable[None]]
-) -> Finish:
-    """Perform a call with an attempt per task. Losers are cancelled and closed before it returns."""
+async def fly_tasks(flight: Flight, attempt: Callable[[Flight, Trial], Awaitable[None]]) -> Finish:
+    """Perform a call with an attempt per task. Losers are closed before it returns."""
     call = flight.call
     errors: list[BaseException] = []
     finish: Finish | None = None

@@ -41,9 +41,9 @@ def interruption(trial: Trial, exc: BaseException | None, outcome: Outcome) -> S
     elif outcome.kind is FailureClass.INCOMPLETE_STREAM:
         what = "the stream ended without finishing its answer"
     error = kind(
-        f"{what[0].upper()}{what[1:]} after {len(partial.text)} characters from endpoint "
-        f"{trial.endpoint.id!r} (attempt {trial.attempt.number}). What came is in .partial; Headway "
-        "does not repeat what the caller has already seen.",
+        f"{what[0].upper()}{what[1:]} (endpoint {trial.endpoint.id!r}, attempt "
+        f"{trial.attempt.number}, after {len(partial.text)} characters). What had come is in "
+        "`partial`: an answer that the caller has begun to see is not repeated.",
         partial=partial,
         usage=trial.record.usage or _estimate(trial),
         endpoint=trial.endpoint.id,

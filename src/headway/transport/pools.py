@@ -1,9 +1,9 @@
 """Which connection pool carries a request: the user's own, but never across a fork or a loop.
 
-The user's http client is asked for its transport (proxies, mounts, TLS, mocks) and that transport is
-used as it is, in the process and on the event loop where it was first used. Sockets can be shared
-with neither a forked child nor another loop: there, a copy of the transport with a pool of its own
-stands in. The parent's connections are dropped in a child, never closed.
+The user's http client is asked for its transport (proxies, mounts, TLS, mocks), which is used as it
+is, in the process and on the event loop where it was first used. Sockets can be shared with neither
+a forked child nor another loop: there, a copy of the transport with a pool of its own stands in.
+The parent's connections are dropped in a child, never closed.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ class Pools(Generic[HttpT]):
         if copies is None:
             copies = self._by_loop[loop] = {}
         return self._stand_in(copies, transport)
+
+    def is_orphaned(self, loop: Any) -> bool:
+        """Whether the user's own connections belong to another loop than this one."""
+        return self._first_loop is not None and self._first_loop() is not loop
 
     def stand_ins(self, loop: Any = None) -> list[Any]:
         """The copies to close along with the user's client; those of other loops can't be."""

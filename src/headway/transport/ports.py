@@ -38,9 +38,9 @@ class CallHost(Protocol):
         ...
 
     def credential_for(self, endpoint: Endpoint) -> Credential | None:
-        """The declared credential of `endpoint`; None: the client's own key, to its own host only."""
+        """The credential declared for `endpoint`; None: the client's own key, own host only."""
         ...
 
     def ensure_started(self) -> None:
-        """Start what runs in the background (policy refresh), at the first call and after a fork."""
+        """Start what runs in the background, at the first call and again after a fork."""
         ...

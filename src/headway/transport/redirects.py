@@ -10,6 +10,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+HOP = "headway.hop"
+"""Request extension: a redirect copies it, so that the next hop is not taken for a new call."""
+
 if TYPE_CHECKING:
     import httpx2
 
@@ -21,8 +24,8 @@ def forbidden(family: Family, response: httpx2.Response, endpoint: Endpoint) -> 
     """The same reply without its Location, saying what is wrong."""
     where = response.headers.get("location", "nowhere")
     message = (
-        f"Endpoint {endpoint.id!r} answered {response.status_code}, a redirect to {where!r}. Headway "
-        f"does not carry a prompt to another address: correct the endpoint's base_url "
+        f"Endpoint {endpoint.id!r} answered {response.status_code}, a redirect to {where!r}. "
+        f"Headway does not carry a prompt to another address: correct the endpoint's base_url "
         f"({endpoint.base_url})."
     )
     body = json.dumps(
@@ -33,10 +36,9 @@ def forbidden(family: Family, response: httpx2.Response, endpoint: Endpoint) -> 
         for name, value in response.headers.raw
         if name.lower() not in (b"location", b"content-length", b"content-encoding")
     ]
-    changed = family.Response(
+    return family.Response(
         response.status_code,
         headers=[*headers, (b"content-type", b"application/json")],
         content=body,
         extensions=response.extensions,
     )
-    return changed

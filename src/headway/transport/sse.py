@@ -336,9 +336,11 @@ class StreamObserver:
         if facts.end:
             self.done = True
         self._take_usage(facts.usage)
-        self.response_id = facts.response_id or self.response_id
-        self.model = facts.model or self.model
-        self.service_tier = facts.service_tier or self.service_tier
+        self.response_id = self.response_id or facts.response_id
+        self.model = self.model or facts.model
+        if facts.service_tier is not None and (self.service_tier is None or facts.end):
+            # A Responses stream starts with the tier asked for and ends with the one given.
+            self.service_tier = facts.service_tier
 
     def _take_usage(self, usage: Usage | None) -> None:
         if usage is None:

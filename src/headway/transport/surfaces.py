@@ -66,7 +66,7 @@ _ONE_ATTEMPT: dict[str, str] = {
 """POST requests without an object of their own, sent once to the default endpoint: multipart bodies
 and vendor features."""
 
-_COLLECTIONS: dict[str, tuple[str, str]] = {
+_COLLECTIONS: dict[str, tuple[str, str | None]] = {
     "/responses": ("responses", "response"),
     "/chat/completions": ("chat", "completion"),
     "/conversations": ("conversations", "conversation"),
@@ -101,10 +101,11 @@ _COLLECTIONS: dict[str, tuple[str, str]] = {
     "/realtime/calls": ("realtime", "call"),
     "/realtime": ("realtime", "realtime"),
     "/live/sessions": ("live", "session"),
-    "/organization": ("admin", "organization"),
-    "/projects": ("admin", "project"),
+    "/organization": ("admin", None),
+    "/projects": ("admin", None),
 }
-"""Where objects live: the path segment after the longest match is the object's id."""
+"""Where objects live: the path segment after the longest match is the object's id, of this kind.
+None: one account's administration, whose ids name nothing that calls are bound to."""
 
 _VERBS = frozenset({"runs", "edits", "extensions", "client_secrets", "sessions", "translations"})
 """Segments that stand where an id could and are none."""
@@ -185,7 +186,7 @@ def _pinned(method: str, path: str) -> Surface:
             continue
         name, kind = known
         below = segments[depth : depth + 1]
-        has_id = bool(below) and below[0] not in _VERBS
+        has_id = kind is not None and bool(below) and below[0] not in _VERBS
         idempotent = method in _SAFE_METHODS or path.endswith("/cancel")
         return Surface(
             name,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -120,12 +121,16 @@ class Transport:
         """One attempt, up to the point where the call can go on."""
         request = flight.outgoing(trial, secret)
         response: httpx2.Response | None = None
-        chunks: Any = ()
+        chunks: Iterator[bytes] = iter(())
         try:
             with flight.record.sending(trial.attempt):
                 response = self._forward(request)
             trial.arrived(response)
-            chunks = iter(response.stream)  # type: ignore[arg-type]
+            if response.is_closed:
+                trial.swallow(response.content)
+                return
+            body: Any = response.stream
+            chunks = iter(body)
             if not trial.is_decided:
                 for chunk in chunks:
                     if trial.take(chunk):
@@ -142,16 +147,16 @@ class Transport:
     def _dock(self, trial: Trial, response: httpx2.Response, chunks: Any) -> None:
         """Give the response its body back, or close it."""
         source: Any = response.stream
+        if response.is_closed:  # a mock's reply, judged and left as it is
+            return
         if trial.state is State.OPEN:
-            if response.is_closed:  # a mock's reply: its body is in memory, and read already
-                trial.swallow(response.content)
-                return
-            response.stream = self._stream_class(trial, source, chunks)  # type: ignore[assignment]
+            watched: Any = self._stream_class(trial, source, chunks)
+            response.stream = watched
             return
         trial.release()
         with contextlib.suppress(Exception):
             source.close()
-        if trial.state in (State.WHOLE, State.FAILED) and not response.is_closed:
+        if trial.state in (State.WHOLE, State.FAILED):
             response.stream = trial.flight.desk.home.family.ByteStream(trial.body())
 
     # -- closing

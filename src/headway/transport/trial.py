@@ -5,22 +5,22 @@
                      └─▶ OPEN   handed to the application, watched to its end
 
 A driver performs the I/O and feeds what comes; whatever an attempt comes to is reported to the call
-exactly once. Until an attempt is OPEN its failure is the core's business and invisible outside.
+exactly once. Until an attempt is OPEN its failure is the core's business and invisible outside;
+then `handover` takes over.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from headway import quirks
-from headway.core.model import CANCELLED, OK, Attempt, FailureClass, Outcome, Usage
-from headway.transport.decode import Inflater, decoded
-from headway.transport.home import origin_of
-from headway.transport.interrupted import interruption
+from headway.core.model import CANCELLED, OK, Attempt, FailureClass, Outcome
+from headway.transport import notes
+from headway.transport.decode import Inflater, decoded, encoding_of
+from headway.transport.home import Origin
 from headway.transport.limits import Limits, limit_reads
-from headway.transport.pins import ids_in_response
 from headway.transport.sse import StreamObserver
 
 if TYPE_CHECKING:
@@ -55,8 +55,7 @@ DECIDED = frozenset({State.OPEN, State.WHOLE, State.FAILED, State.LOST})
 
 
 class Trial:
-    """One attempt. The driver calls `arrived`, `take`, `ended`, `broke`; a watched stream goes on
-    with `passed`, `exhausted`, `interrupted`, `closed`."""
+    """One attempt. Its driver calls `arrived`, then `take` and `ended`, or `broke`."""
 
     __slots__ = (
         "_bytes",
@@ -68,10 +67,12 @@ class Trial:
         "error",
         "finished",
         "flight",
+        "headers",
         "injected",
         "is_elsewhere",
         "limits",
         "observer",
+        "origin",
         "outcome",
         "record",
         "request",
@@ -90,8 +91,11 @@ class Trial:
         *,
         transparent: bool,
         injected: bool,
+        origin: Origin,
     ) -> None:
         self.flight = flight
+        self.origin = origin
+        """Where it is sent."""
         self.attempt = attempt
         self.endpoint = endpoint
         self.record = record
@@ -104,6 +108,8 @@ class Trial:
         """Observed only: sent to another endpoint than the one that was chosen."""
         self.request: httpx2.Request | None = None
         self.response: httpx2.Response | None = None
+        self.headers: dict[str, str] = {}
+        """The reply's, by lower-case name."""
         self.error: BaseException | None = None
         self.outcome: Outcome | None = None
         self.observer: StreamObserver | None = None
@@ -140,16 +146,24 @@ class Trial:
         """The head of the reply is there; `state` says what to do with its body."""
         self.response = response
         self.record.status = response.status_code
-        self._note_server()
+        # Plain text once: looking a name up in the http library's headers costs microseconds.
+        self.headers = headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in response.headers.raw
+        }
+        if response.is_closed:
+            headers.pop("content-encoding", None)
+        notes.server(self)
         flight = self.flight
         if not flight.is_observed:
             self._undo_reads = limit_reads(response, self.limits)
         is_good = 200 <= response.status_code < 300
         if not is_good:
             self.state = State.READ
-        elif flight.facts.stream and not _is_document(response):
+        elif flight.facts.stream and not _is_document(headers):
             self.observer = StreamObserver(flight.facts.surface, hide_usage=self.injected)
-            self._inflater = Inflater.for_response(response)
+            encoding = encoding_of(headers)
+            self._inflater = None if encoding is None else Inflater(encoding)
             self.state = State.HOLD
             if self.transparent:
                 self.state = State.OPEN
@@ -157,7 +171,7 @@ class Trial:
                 # Nothing can be told of such a stream, so it can't be held for its content either.
                 self.observer = self._inflater = None
                 self._open()
-        elif flight.reads_raw and not _is_document(response):
+        elif flight.reads_raw and not _is_document(headers):
             # The application streams a file: it is its own from the first byte.
             self._open()
         else:
@@ -171,7 +185,7 @@ class Trial:
             return self._read_enough()
         observer = self.observer
         assert observer is not None, "only streams are held"
-        out = self._observe(chunk)
+        out = self.feed(chunk)
         if out:
             self._held.append(out)
             self._bytes += len(out)
@@ -202,6 +216,18 @@ class Trial:
             self._open()
         return self.is_decided
 
+    def swallow(self, content: bytes) -> None:
+        """The whole body is in memory already (a mock's reply), and the application's as it is."""
+        if not self.is_decided:
+            if not self.take(content):
+                self.ended()
+        elif self.observer is not None:
+            self.feed(content)
+        if self.state is State.OPEN and self.observer is not None:
+            self.observer.finish()
+            self.report_stream(self.observer.outcome())
+        self.closed()
+
     def ended(self) -> None:
         """The body ended before anything was decided."""
         if self.state is State.READ:
@@ -215,14 +241,14 @@ class Trial:
         outcome = observer.outcome()
         if outcome.kind is FailureClass.OK:
             self.state = State.WHOLE
-            self._report_stream(outcome)
+            self.report_stream(outcome)
         else:
             self._fail(outcome)
 
     def broke(self, exc: BaseException) -> bool:
         """The send or a read failed. False: it is no transport failure and must go on up."""
         phase = "send" if self.response is None else "first_token"
-        outcome = self._classified(exc, phase)
+        outcome = self.classified(exc, phase)
         if outcome is None:
             return False
         self.error = exc
@@ -240,29 +266,27 @@ class Trial:
         """A body was read whole: what is it?"""
         response, flight = self.response, self.flight
         assert response is not None
-        body = self._body()
+        body = self.body()
         wall_now = flight.host.wall_clock()
-        plain = decoded(response, body)
+        plain = decoded(encoding_of(self.headers), body)
         if response.status_code >= 300:
-            outcome = quirks.classify(
-                response.status_code, response.headers, plain, wall_now=wall_now
-            )
+            outcome = quirks.classify(response.status_code, self.headers, plain, wall_now=wall_now)
             self._fail(flight.learned(self, outcome, plain))
             return
         if flight.facts.stream:
             # The application waits for events: whatever this is, it isn't that.
             hidden = quirks.classify_body(
-                response.headers, plain, surface=flight.facts.surface, stream=True
+                self.headers, plain, surface=flight.facts.surface, stream=True
             )
             outcome, facts = hidden or OK, quirks.ReplyFacts()
         else:
             outcome, facts = quirks.read_reply(
-                response.headers, plain, surface=flight.facts.surface, wall_now=wall_now
+                self.headers, plain, surface=flight.facts.surface, wall_now=wall_now
             )
-        self._note_reply(facts, plain)
+        notes.reply(self, facts, plain)
         if outcome.kind is FailureClass.OK:
             self.state = State.WHOLE
-            self._report(outcome)
+            self.report(outcome)
         else:
             self._fail(outcome)
 
@@ -272,15 +296,16 @@ class Trial:
         won = self.flight.call.on_first_token(self.attempt, now)
         self.state = State.OPEN if won else State.LOST
         if not won:
-            self._report(CANCELLED)
+            self.report(CANCELLED)
 
     def _fail(self, outcome: Outcome) -> None:
         self.state = State.LOST if self.attempt.lost else State.FAILED
         if self.observer is not None:
-            self._note_stream(self.observer)
-        self._report(outcome)
+            notes.stream(self, self.observer)
+        self.report(outcome)
 
-    def _classified(self, exc: BaseException, phase: str) -> Outcome | None:
+    def classified(self, exc: BaseException, phase: str) -> Outcome | None:
+        """What an exception means for the attempt; None: it is no transport failure."""
         if isinstance(exc, self.flight.timeouts):
             match self.limits.exceeded():
                 case "deadline":
@@ -292,103 +317,30 @@ class Trial:
                     return Outcome(FailureClass.STALLED, error_type="idle_timeout")
                 case _:
                     pass
-        reused = self.request is not None and self.flight.desk.is_warm(origin_of(self.request.url))
+        reused = self.flight.desk.is_warm(self.origin)
         outcome = quirks.classify_exception(exc, phase=phase, reused=reused)
         if outcome is not None and self.flight.is_delegated:
             outcome = outcome._replace(free_retry=False)  # the SDK sends again by itself
         return outcome
 
-    # -- in the application's hands
+    # -- in the application's hands (see `handover`)
 
     def held(self) -> bytes:
         """What was kept back, to be handed over first. Once."""
         held, self._held = b"".join(self._held), []
         return held
 
-    def passed(self, chunk: bytes) -> bytes:
-        """The part of `chunk` to hand on; `failure` tells of an error found in it."""
-        observer = self.observer
-        if observer is None:
-            self.limits.progressed()
-            return chunk
-        before = observer.content_events
-        out = self._observe(chunk)
-        if observer.content_events != before:
-            self.limits.progressed()
-            if not before and self.transparent:
-                self.flight.call.on_first_token(self.attempt, self.flight.clock())
-        if observer.done:
-            self.limits.drain()
-        return chunk if self.flight.is_observed else out
-
-    def failure(self) -> tuple[bytes, BaseException | None] | None:
-        """An error the server reported inside the stream: (bytes still to hand on, what to raise).
-
-        Responses streams tell of failure by events that applications read, so those are handed on.
-        """
-        observer = self.observer
-        if observer is None or observer.error is None:
-            return None
-        outcome = observer.error
-        first = not self.finished
-        self._note_stream(observer)
-        self._report(outcome)
-        if not first or self.flight.is_observed:
-            return None
-        if self.transparent or self.flight.facts.surface == "responses":
-            return observer.error_event, None
-        return b"", interruption(self, None, outcome)
-
-    def exhausted(self) -> tuple[bytes, BaseException | None]:
-        """The body ended: (bytes still to hand on, what to raise: it was cut short)."""
-        observer = self.observer
-        if observer is None:
-            self._report(_with_tokens(OK, self.record.usage, self.record.status))
-            return b"", None
-        tail = b"" if self.flight.is_observed else observer.finish()
-        outcome = observer.outcome()
-        self._report_stream(outcome)
-        if outcome.kind is FailureClass.OK or self.transparent or observer.error is not None:
-            return tail, None
-        return tail, interruption(self, None, outcome)
-
-    def interrupted(self, exc: BaseException) -> BaseException | None:
-        """A read failed after the commit: what to raise; None where the end was only awaited."""
-        observer = self.observer
-        if observer is not None and observer.done:
-            self._report_stream(observer.outcome())  # the answer was complete
-            return None
-        outcome = self._classified(exc, "stream")
-        if outcome is None:
-            self.closed()
-            return exc
-        if observer is not None:
-            self._note_stream(observer)
-        self._report(outcome)
-        return exc if self.transparent else interruption(self, exc, outcome)
-
     def closed(self) -> None:
-        """The application is done with it: finished, left early, cancelled or collected."""
+        """It is over: finished, left early, cancelled, beaten by another attempt, or collected."""
         if self.finished:
             return
         observer = self.observer
         if observer is not None and (observer.done or observer.terminal):
-            self._report_stream(observer.outcome())
+            self.report_stream(observer.outcome())
             return
         if observer is not None:
-            self._note_stream(observer)
-        self._report(CANCELLED)
-
-    @property
-    def wants_drain(self) -> bool:
-        """The answer is complete, and the connection is worth waiting a moment for."""
-        observer = self.observer
-        return (
-            observer is not None
-            and observer.done
-            and observer.error is None
-            and self.reads_are_limited
-        )
+            notes.stream(self, observer)
+        self.report(CANCELLED)
 
     def release(self) -> None:
         """The connection goes back to its pool as it came."""
@@ -396,30 +348,26 @@ class Trial:
             self._undo_reads()
             self._undo_reads = None
 
-    def swallow(self, content: bytes) -> None:
-        """A mock's reply in the application's hands: its whole body is here already."""
-        if self.observer is not None:
-            self._observe(content)
-            self.observer.finish()
-            self._report_stream(self.observer.outcome())
-        self.closed()
-
-    # -- for the record
-
-    def _observe(self, chunk: bytes) -> bytes:
+    @property
+    def feed(self) -> Callable[[bytes], bytes]:
+        """Takes a piece of the stream, returns what of it goes on. The observer learns from it."""
         assert self.observer is not None
-        if self._inflater is None:
-            return self.observer.feed(chunk)
-        plain = self._inflater.feed(chunk)
-        out = self.observer.feed(plain)
+        return self.observer.feed if self._inflater is None else self._feed_inflated
+
+    def _feed_inflated(self, chunk: bytes) -> bytes:
+        assert self.observer is not None
+        assert self._inflater is not None
+        out = self.observer.feed(self._inflater.feed(chunk))
         return chunk if self.transparent else out
 
-    def _report_stream(self, outcome: Outcome) -> None:
+    def report_stream(self, outcome: Outcome) -> None:
+        """Report a stream's end, with what it told."""
         assert self.observer is not None
-        self._note_stream(self.observer)
-        self._report(_with_tokens(outcome, self.record.usage, self.record.status))
+        notes.stream(self, self.observer)
+        self.report(notes.with_tokens(outcome, self.record.usage, self.record.status))
 
-    def _report(self, outcome: Outcome) -> None:
+    def report(self, outcome: Outcome) -> None:
+        """Report the attempt's end to the call. Only the first report counts."""
         if self.finished:
             return
         self.finished = True
@@ -431,61 +379,16 @@ class Trial:
         if flight.is_observed:
             flight.abandon()  # a retry that the call may have scheduled is not made
 
-    def _note_stream(self, observer: StreamObserver) -> None:
-        record = self.record
-        record.response_model = observer.model
-        record.response_id = observer.response_id
-        record.service_tier = observer.service_tier
-        record.finish_reasons = list(observer.finish_reasons)
-        record.content_chunks = observer.content_events
-        record.usage = observer.usage
-        if observer.response_id is not None and self.flight.surface.creates:
-            self.flight.host.pins.record((observer.response_id,), self.endpoint.id)
-
-    def _note_reply(self, facts: quirks.ReplyFacts, body: bytes) -> None:
-        record = self.record
-        record.usage = facts.usage
-        record.response_model = facts.model
-        record.response_id = facts.id
-        record.service_tier = facts.service_tier
-        record.finish_reasons = list(facts.finish_reasons)
-        if self.flight.surface.creates:
-            ids = ids_in_response(self.flight.facts.surface, body)
-            if ids:
-                self.flight.host.pins.record(ids, self.endpoint.id)
-
-    def _note_server(self) -> None:
-        url = self.request.url if self.request is not None else None
-        if url is not None:
-            self.flight.desk.answered(origin_of(url))
-            self.record.server_address = url.host
-            self.record.server_port = url.port or (443 if url.scheme == "https" else 80)
-
-    def _body(self) -> bytes:
+    def body(self) -> bytes:
+        """All that was kept of a reply."""
         body = b"".join(self._held)
         self._held = [body]
         return body
-
-    def body(self) -> bytes:
-        """All that was kept of a reply that goes no further."""
-        return self._body()
 
 
 _BEFORE = FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN
 
 
-def _is_document(response: Any) -> bool:
+def _is_document(headers: Mapping[str, str]) -> bool:
     """JSON or a web page: not an event stream, whatever was asked for."""
-    kind = response.headers.get("content-type", "")
-    return bool(kind.startswith(("application/json", "text/html")))
-
-
-def _with_tokens(outcome: Outcome, usage: Usage | None, status: int | None) -> Outcome:
-    if usage is None:
-        return outcome if outcome.status is not None else outcome._replace(status=status)
-    return outcome._replace(
-        status=status,
-        input_tokens=usage.input_tokens,
-        cached_tokens=usage.cached_input_tokens,
-        output_tokens=usage.output_tokens,
-    )
+    return headers.get("content-type", "").startswith(("application/json", "text/html"))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from headway.transport.handover import Handover, Step
 from headway.transport.limits import DRAIN_S
 
 if TYPE_CHECKING:
@@ -33,47 +34,43 @@ class WatchedStream:
         self, trial: Trial, source: httpx2.SyncByteStream, chunks: Iterator[bytes]
     ) -> None:
         self._trial = trial
+        self._handover = Handover(trial)
         self._source = source
         self._chunks = chunks
         self._is_over = False
         self._is_closed = False
 
     def __iter__(self) -> Iterator[bytes]:
-        trial = self._trial
-        held = trial.held()
+        limits = self._handover.limits
+        held = self._trial.held()
         if held:
-            trial.limits.handed_over()
+            limits.handed_over()
             yield held
         while not self._is_over:
-            trial.limits.resumed()
+            limits.resumed()
             out, error = self._step()
             if out:
-                trial.limits.handed_over()
+                limits.handed_over()
                 yield out
             if error is not None:
                 raise error
 
-    def _step(self) -> tuple[bytes, BaseException | None]:
-        """The next bytes to hand on, and what to raise after them."""
-        trial = self._trial
+    def _step(self) -> Step:
         try:
-            chunk = next(self._chunks, None)
-        except Exception as exc:  # noqa: BLE001 - judged by the trial, raised by the caller
+            chunk = next(self._chunks)
+        except StopIteration:
             self._is_over = True
-            return b"", trial.interrupted(exc)
+            return self._handover.exhausted()
+        except Exception as exc:  # noqa: BLE001 - judged there, raised by the caller
+            self._is_over = True
+            return b"", self._handover.interrupted(exc)
         except BaseException:
             self._is_over = True
-            trial.closed()
+            self._trial.closed()
             raise
-        if chunk is None:
-            self._is_over = True
-            return trial.exhausted()
-        out = trial.passed(chunk)
-        failure = trial.failure()
-        if failure is not None:
-            self._is_over = failure[1] is not None
-            return out + failure[0], failure[1]
-        return out, None
+        step = self._handover.passed(chunk)
+        self._is_over = step[1] is not None
+        return step
 
     def close(self) -> None:
         """End the attempt, wherever it is, and give the connection back."""
@@ -81,7 +78,7 @@ class WatchedStream:
             return
         self._is_closed = True
         try:
-            if self._trial.wants_drain and not self._is_over:
+            if self._handover.wants_drain and not self._is_over:
                 self._drain()
             self._trial.closed()
         finally:
@@ -122,54 +119,49 @@ class AsyncWatchedStream:
         loop: Any,
     ) -> None:
         self._trial = trial
+        self._handover = Handover(trial)
         self._source = source
         self._chunks = chunks
         self._loop = loop
+        self._needs_timer = not trial.reads_are_limited and not trial.flight.is_observed
         self._is_over = False
         self._is_closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        trial = self._trial
-        held = trial.held()
+        limits = self._handover.limits
+        held = self._trial.held()
         if held:
-            trial.limits.handed_over()
+            limits.handed_over()
             yield held
         while not self._is_over:
-            trial.limits.resumed()
+            limits.resumed()
             out, error = await self._step()
             if out:
-                trial.limits.handed_over()
+                limits.handed_over()
                 yield out
             if error is not None:
                 raise error
 
-    async def _step(self) -> tuple[bytes, BaseException | None]:
-        trial = self._trial
+    async def _step(self) -> Step:
         try:
-            chunk = await self._read()
-        except Exception as exc:  # noqa: BLE001 - judged by the trial, raised by the caller
+            if self._needs_timer and (left := self._handover.limits.left_s()) is not None:
+                with anyio.fail_after(left):
+                    chunk = await self._chunks.__anext__()
+            else:
+                chunk = await self._chunks.__anext__()
+        except StopAsyncIteration:
             self._is_over = True
-            return b"", trial.interrupted(exc)
+            return self._handover.exhausted()
+        except Exception as exc:  # noqa: BLE001 - judged there, raised by the caller
+            self._is_over = True
+            return b"", self._handover.interrupted(exc)
         except BaseException:
             self._is_over = True
-            trial.closed()
+            self._trial.closed()
             raise
-        if chunk is None:
-            self._is_over = True
-            return trial.exhausted()
-        out = trial.passed(chunk)
-        failure = trial.failure()
-        if failure is not None:
-            self._is_over = failure[1] is not None
-            return out + failure[0], failure[1]
-        return out, None
-
-    async def _read(self) -> bytes | None:
-        left = None if self._trial.reads_are_limited else self._trial.limits.left_s()
-        if left is None or self._trial.flight.is_observed:
-            return await anext(self._chunks, None)
-        with anyio.fail_after(left):
-            return await anext(self._chunks, None)
+        step = self._handover.passed(chunk)
+        self._is_over = step[1] is not None
+        return step
 
     async def aclose(self) -> None:
         """End the attempt, wherever it is, and give the connection back."""
@@ -177,7 +169,7 @@ class AsyncWatchedStream:
             return
         self._is_closed = True
         try:
-            if self._trial.wants_drain and not self._is_over:
+            if self._handover.wants_drain and not self._is_over:
                 await self._drain()
         finally:
             self._trial.closed()
