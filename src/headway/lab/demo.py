@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     import httpx2
 
 DURATION_S = 32.0
+DURATION_MIN_S = 16.0
 LOOK_EVERY_S = 0.25
 LAG_MAX_S = 0.1
 """An event loop later than this measures the machine, not the endpoints."""
@@ -209,7 +210,12 @@ def unmet(
 
 
 def run_demo(report: Path, *, duration_s: float = DURATION_S, seed: int = 1) -> int:
-    """Run both clients, print the figures, write the report. Returns the exit code."""
+    """Run both clients, print the figures, write the report. Returns the exit code.
+
+    Raises ValueError for runs too short to tell a fault from its recovery.
+    """
+    if duration_s < DURATION_MIN_S:
+        raise ValueError(f"the demo needs at least {DURATION_MIN_S:g} s per client")
     story = make_story(duration_s=duration_s, seed=seed)
     # The panel shows what these lines would say.
     logging.getLogger("headway").setLevel(logging.ERROR)
