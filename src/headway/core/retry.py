@@ -53,6 +53,7 @@ class RetryPlan:
         "_retries",
         "last",
         "last_kind",
+        "last_outcome",
         "min_context",
         "next_up",
         "tried",
@@ -64,6 +65,7 @@ class RetryPlan:
         """Endpoints that failed this call: avoided while another is left."""
         self.last: Attempt | None = None
         self.last_kind: FailureClass | None = None
+        self.last_outcome: Outcome | None = None
         self.min_context = 0
         """After a context-length failure: only declared windows larger than this will do."""
         self._counted = 0
@@ -101,7 +103,7 @@ class RetryPlan:
 
     def note(self, attempt: Attempt, outcome: Outcome) -> None:
         """Remember the latest failure."""
-        self.last, self.last_kind = attempt, outcome.kind
+        self.last, self.last_kind, self.last_outcome = attempt, outcome.kind, outcome
 
     def schedule_free(self, outcome: Outcome, now: float) -> bool:
         """Schedule an immediate, uncharged repeat if the failure said nothing about anyone."""
