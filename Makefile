@@ -41,7 +41,7 @@ bench: $(DEV)        ## CPU per call and per chunk, wrapped against plain
 	$(PY) -m benchmarks.overhead $(ARGS)
 
 dropin: $(DEV)       ## openai-python's own tests, run against wrapped clients
-	$(PY) -m pytest -m dropin -n 0 $(ARGS)
+	$(PY) tests/dropin/run.py $(ARGS)
 
 mutation: $(DEV)     ## Mutation testing of the core
 	$(PY) -m pip install -q --group mutation

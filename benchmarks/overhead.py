@@ -1,6 +1,6 @@
 """What wrapping costs: CPU per call and per streamed chunk, wrapped against plain.
 
-    python -m benchmarks.overhead [--rounds 30] [--quick] [--json FILE]
+    python -m benchmarks.overhead [--rounds 20] [--calls 50] [--quick] [--json FILE]
 
 Method. Plain and wrapped clients run in one process, in short blocks that alternate (A B B A), so
 that a slow phase of the machine meets both. The figure is CPU time of the calling thread, not wall
@@ -254,12 +254,12 @@ def record_spans() -> None:
 def main(argv: list[str] | None = None) -> int:
     """Measure, print the table, and return 0."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=30, help="pairs of blocks (default 30)")
-    parser.add_argument("--calls", type=int, default=100, help="calls a block (default 100)")
-    parser.add_argument("--quick", action="store_true", help="a fifth of everything")
+    parser.add_argument("--rounds", type=int, default=20, help="pairs of blocks (default 20)")
+    parser.add_argument("--calls", type=int, default=50, help="calls a block (default 50)")
+    parser.add_argument("--quick", action="store_true", help="6 pairs of blocks of 20 calls")
     parser.add_argument("--json", type=Path, help="write the figures there, too")
     args = parser.parse_args(argv)
-    rounds, calls = (args.rounds // 5, args.calls // 5) if args.quick else (args.rounds, args.calls)
+    rounds, calls = (6, 20) if args.quick else (args.rounds, args.calls)
 
     print(_machine(rounds, calls))
     print(f"{'':<38}{'unit':>6}{'plain':>9}{'wrapped':>9}{'+min':>8}{'+median':>9}{'ratio':>7}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 import openai
 
 from headway.errors import WrapError
+from headway.hosts import split_url
 from headway.transport.async_ import AsyncTransport
 from headway.transport.family import family_of
 from headway.transport.home import Home
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from headway.core.model import Rng, Sink
     from headway.credentials import Credential
+    from headway.policy.sources import PolicyArgument
     from headway.router import Router
 
 ClientT = TypeVar("ClientT", bound="openai.OpenAI | openai.AsyncOpenAI | ModuleType")
@@ -57,7 +59,7 @@ class RouterOptions(TypedDict, total=False):
 
 def wrap(
     client: ClientT,
-    policy: object = None,
+    policy: PolicyArgument | Router | None = None,
     *,
     router: Router | None = None,
     **router_options: Unpack[RouterOptions],
@@ -81,7 +83,7 @@ def wrap(
             f"headway.wrap() takes an OpenAI or AsyncOpenAI client, not {type(client).__name__}. "
             "Clients of other SDKs that speak the OpenAI API can be replaced by one with base_url=."
         )
-    http = client._client
+    http: Any = client._client
     if isinstance(getattr(http, "_transport", None), Transport | AsyncTransport):
         raise WrapError(
             "this client is wrapped already. Wrap the original client, or use what wrap() returned."
@@ -120,7 +122,7 @@ def _copy_of(client: openai.OpenAI | openai.AsyncOpenAI, http: Any) -> object:
 
 def _clone(http: Any, transport: Transport | AsyncTransport) -> Any:
     """The user's http client with our transport in it; everything else is shared with it."""
-    clone: Any = object.__new__(_clone_class(type(http)))
+    clone: Any = object.__new__(_clone_class(http.__class__))
     clone.__dict__.update(http.__dict__)
     clone._transport = transport
     clone._mounts = {}  # the original's are asked underneath
@@ -128,17 +130,17 @@ def _clone(http: Any, transport: Transport | AsyncTransport) -> Any:
     return clone
 
 
-_clone_classes: weakref.WeakKeyDictionary[type, type] = weakref.WeakKeyDictionary()
+_clone_classes: weakref.WeakKeyDictionary[type, type[Any]] = weakref.WeakKeyDictionary()
 
 
-def _clone_class(cls: type) -> type:
+def _clone_class(cls: type[Any]) -> type[Any]:
     found = _clone_classes.get(cls)
     if found is None:
         found = _clone_classes[cls] = _made_clone_class(cls)
     return found
 
 
-def _made_clone_class(cls: Any) -> type:
+def _made_clone_class(cls: Any) -> type[Any]:
     def forget(_self: object) -> None:
         """Leave the connections alone: the SDK's classes close them when collected."""
 
@@ -162,7 +164,9 @@ _shared: list[tuple[object, RouterOptions, weakref.ref[Router]]] = []
 
 
 def _router_for(
-    client: openai.OpenAI | openai.AsyncOpenAI, policy: object, options: RouterOptions
+    client: openai.OpenAI | openai.AsyncOpenAI,
+    policy: PolicyArgument | Router | None,
+    options: RouterOptions,
 ) -> Router:
     from headway.policy.builtin import pass_through
     from headway.router import Router
@@ -182,11 +186,20 @@ def _router_for(
         if (router := reference()) is not None and _same(known, name) and known_options == options:
             return router
     if policy is None:
-        policy = pass_through(str(client.base_url))
-    router = Router(policy, **options)
+        router = Router(pass_through(str(client.base_url)), **options)
+    else:
+        router = Router(policy, own_hosts=_own_hosts(str(client.base_url)), **options)
     if len(_shared) < SHARED_ROUTERS_MAX:
         _shared.append((name, options, weakref.ref(router)))
     return router
+
+
+def _own_hosts(base_url: str) -> tuple[str, ...]:
+    # A fetched policy may always name the host that the client talks to without it.
+    try:
+        return (str(split_url(base_url)[0]),)
+    except ValueError:
+        return ()
 
 
 def _same(a: object, b: object) -> bool:

@@ -8,6 +8,7 @@ secret may travel, is decided here, so a forged policy can't send a key to a hos
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import stat
@@ -22,6 +23,7 @@ from headway.hosts import (
     is_loopback,
     normalise_host,
     origin_allowed,
+    patterns_of,
     split_url,
 )
 
@@ -255,4 +257,9 @@ def credential_named(
     found = declared.get(name)
     if found is not None or not name.startswith(ENV_PREFIX):
         return found
-    return Credential(env=name.removeprefix(ENV_PREFIX), hosts=[str(split_url(base_url)[0])])
+    return _from_environment(name.removeprefix(ENV_PREFIX), base_url)
+
+
+@functools.lru_cache(maxsize=1024)  # asked on every call; as many as a document has endpoints
+def _from_environment(variable: str, base_url: str) -> Credential:
+    return Credential(env=variable, hosts=patterns_of(base_url))

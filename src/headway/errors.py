@@ -13,11 +13,9 @@ token, where the openai classes have no place for what was received.
     |   `-- TaskLimitExceeded                          402
     |-- DeadlineExceeded (openai.APITimeoutError)
     |-- StreamInterrupted (openai.APIConnectionError)
-    |   |-- StreamStalled (openai.APITimeoutError)
-    |   `-- StreamTimedOut (DeadlineExceeded)
+    |   `-- StreamStalled (openai.APITimeoutError), StreamTimedOut (DeadlineExceeded)
     |-- CredentialRefused (openai.APIConnectionError)
-    `-- PolicyError
-        |-- FetchError  |-- ValidationError  `-- VerifyError
+    `-- PolicyError: FetchError, ValidationError, VerifyError
 """
 
 from __future__ import annotations
@@ -388,9 +386,8 @@ def upstream_error(
     exc: BaseException, request: httpx2.Request, note: str, *, timed_out: bool
 ) -> openai.APIConnectionError:
     """What the SDK would make of `exc`, made here so that the SDK doesn't send the call again."""
-    error: openai.APIConnectionError
     if timed_out:
-        error = openai.APITimeoutError(request=request)
+        error: openai.APIConnectionError = openai.APITimeoutError(request=request)
     else:
         detail = str(exc)
         error = openai.APIConnectionError(

@@ -96,6 +96,14 @@ def origin_of(url: str) -> Origin:
     return _split(url)[0]
 
 
+def patterns_of(url: str) -> tuple[str, ...]:
+    """The pattern that covers exactly this URL's origin; none for what is no http(s) URL."""
+    try:
+        return (str(origin_of(url)),)
+    except ValueError:
+        return ()
+
+
 def _split(url: str) -> tuple[Origin, str, str]:
     if _UNSAFE.search(url):
         raise ValueError("expected a URL without spaces, control characters or backslashes")

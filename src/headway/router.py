@@ -22,12 +22,10 @@ from headway import telemetry as telemetries
 from headway.core.engine import Engine
 from headway.core.model import (
     AttemptEnded,
-    AttemptStarted,
     CallDequeued,
     CallEnded,
     CallFacts,
     CallQueued,
-    CallRejected,
     Event,
     FirstToken,
     RetryDenied,
@@ -54,19 +52,8 @@ _log = logging.getLogger("headway")
 _ClientT = TypeVar("_ClientT", bound="OpenAI | AsyncOpenAI")
 
 MODES = ("enforce", "observe")
-_PER_CALL = frozenset(
-    {
-        AttemptStarted,
-        FirstToken,
-        AttemptEnded,
-        RetryDenied,
-        CallQueued,
-        CallDequeued,
-        CallRejected,
-        CallEnded,
-    }
-)
-"""Events that belong to one call: its record takes them; the rest are the process's."""
+_RECORDED = frozenset({FirstToken, AttemptEnded, RetryDenied, CallQueued, CallDequeued, CallEnded})
+"""Events that a call's record takes; the process's telemetry has no use for them."""
 
 
 class RouterStatus(NamedTuple):
@@ -220,6 +207,13 @@ class Router:
         )
         return self.engine.explain(facts, self.clock())
 
+    def take_retry(self, model: str | None = None) -> bool:
+        """Take one token for a retry that the application makes itself; False: don't.
+
+        See `headway.tenacity`. Without a model the poorest pool answers.
+        """
+        return self.engine.take_retry(self.clock(), model=model)
+
     def close(self) -> None:
         """Stop refreshing the policy. Clients keep working on the snapshot they have."""
         if not self._is_closed:
@@ -266,7 +260,7 @@ class Router:
         self.engine.swap(snapshot, self.clock())
 
     def _on_event(self, event: Event) -> None:
-        if type(event) not in _PER_CALL:
+        if type(event) not in _RECORDED:
             self._telemetry.on_event(event)
         if self._hook is not None:
             try:

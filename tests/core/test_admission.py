@@ -372,10 +372,19 @@ def test_bands_follow_the_sign_of_the_priority() -> None:
 def test_nobody_of_ones_own_rank_or_above_is_overtaken() -> None:
     queue = filled(ticket(0))
 
-    assert queue.must_wait_behind(-1)
-    assert queue.must_wait_behind(0)
-    assert not queue.must_wait_behind(1)
-    assert not WaitQueue().must_wait_behind(-5)
+    assert queue.obstacle_for(-1) == "limit"
+    assert queue.obstacle_for(0) == "limit"
+    assert queue.obstacle_for(1) == ""
+    assert WaitQueue().obstacle_for(-5) == ""
+
+
+def test_a_newcomer_waits_for_what_those_ahead_of_it_wait_for() -> None:
+    background, cold = ticket(-1), ticket(0)
+    cold.obstacle = "cold"
+    queue = filled(background, cold)
+
+    assert queue.obstacle_for(0) == "cold"
+    assert queue.obstacle_for(-1) == "limit"
 
 
 def test_a_full_queue_refuses_its_equals() -> None:

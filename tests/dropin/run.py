@@ -1,7 +1,8 @@
 """Run openai-python's own tests with plain and with wrapped clients, and compare test by test.
 
-    python tests/dropin/run.py                     the installed openai
-    python tests/dropin/run.py --python VENV/bin/python --suite tests/test_client.py
+    python tests/dropin/run.py                        this interpreter's openai
+    python tests/dropin/run.py --openai "2.54.*"      in a virtual environment made for it
+    python tests/dropin/run.py --suite tests/lib/chat
 
 The tests come from the source distribution of the very version that is installed. Exits non-zero
 when a wrapped client fails a test that the plain one passes, other than the known four.
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -36,6 +38,32 @@ EXPECTED = frozenset(
     )
 )
 """These assert that the transport's class is defined in the http library, and read its pool."""
+
+
+SUITE_NEEDS = (
+    *("pytest>=8.4", "pytest-asyncio>=1.2", "inline-snapshot", "nest-asyncio", "rich", "trio"),
+    *("respx", "aiohttp", "httpx", "websockets<16", "botocore", "azure-identity", "Pillow"),
+    "numpy",
+)
+OURS = tuple(
+    need
+    for need in tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"][
+        "dependencies"
+    ]
+    if not need.startswith(("openai", "httpx2"))  # what is under test, and what comes with it
+)
+
+
+def environment_for(spec: str, cache: Path) -> str:
+    """The interpreter of a virtual environment with this openai, what its tests and we need."""
+    root = cache / f"venv-openai-{spec.replace('*', 'x')}"
+    python = str(root / "bin" / "python")
+    if not (root / "ready").exists():
+        subprocess.run([sys.executable, "-m", "venv", str(root)], check=True)
+        install = [python, "-m", "pip", "install", "-q", f"openai=={spec}"]
+        subprocess.run([*install, *SUITE_NEEDS, *OURS], check=True)
+        (root / "ready").touch()
+    return python
 
 
 def version_of(python: str) -> str:
@@ -96,17 +124,20 @@ def outcomes(root: Path, python: str, suites: list[str], *, wrapped: bool) -> di
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--openai", help="a version like 2.54.*; default: the one installed here")
     parser.add_argument("--suite", action="append", help="default: the client's own five files")
     parser.add_argument(
         "--cache", type=Path, default=Path(tempfile.gettempdir()) / "headway-dropin"
     )
     options = parser.parse_args()
-    version = version_of(options.python)
-    root = source_of(version, options.python, options.cache)
+    python = environment_for(options.openai, options.cache) if options.openai else sys.executable
+    version = version_of(python)
+    root = source_of(version, python, options.cache)
     suites = [s for s in options.suite or SUITES if (root / s).exists()]
-    plain = outcomes(root, options.python, suites, wrapped=False)
-    wrapped = outcomes(root, options.python, suites, wrapped=True)
+    plain = outcomes(root, python, suites, wrapped=False)
+    if "passed" not in plain.values():
+        raise SystemExit("no test passed with plain clients: nothing to compare with")
+    wrapped = outcomes(root, python, suites, wrapped=True)
     worse = sorted(
         name
         for name, state in plain.items()

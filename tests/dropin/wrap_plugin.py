@@ -24,6 +24,7 @@ from headway.core.snapshot import (
     Snapshot,
     WeightTable,
 )
+from headway.router import Router
 from headway.transport.async_ import AsyncTransport
 from headway.transport.sync import Transport
 
@@ -50,27 +51,8 @@ def pass_through(base_url: str) -> Snapshot:
 def _adopt(client: Any) -> None:
     if isinstance(client._client._transport, Transport | AsyncTransport):
         return  # a copy: it stands on a wrapped http client already
-    router = _router(str(client.base_url))
+    router = Router(pass_through(str(client.base_url)))
     client.__dict__ = headway.client.wrap(client, router=router).__dict__
-
-
-def _router(base_url: str) -> Any:
-    try:
-        from headway.router import Router
-    except ImportError:
-        import sys
-
-        sys.path.insert(0, "/work/wt-transport")
-        import importlib.util as u
-
-        sp = u.spec_from_file_location("hw_hosts", "/work/wt-transport/tests/transport/hosts.py")
-        m = u.module_from_spec(sp)
-        sys.modules["hw_hosts"] = m
-        sp.loader.exec_module(m)
-        Host = m.Host
-        return Host(pass_through(base_url))
-
-    return Router(pass_through(base_url))
 
 
 def _patch(cls: type) -> None:

@@ -16,6 +16,7 @@ from tests.house.paths import ROOT
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("benchmarks/*.md")])
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)#\s]+)(?:#[^)]*)?\)")
+CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 EXAMPLE_LINES_MAX = 80
 
 
@@ -33,7 +34,7 @@ def test_the_code_of_a_page_runs(
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
-    targets = LINK.findall(page.read_text())
+    targets = LINK.findall(CODE.sub("", page.read_text()))
 
     assert [target for target in targets if not (page.parent / target).exists()] == []
 
@@ -70,3 +71,15 @@ def test_blocks_are_found_with_their_directives() -> None:
 @pytest.mark.parametrize("page", tables.pages(), ids=page_name)
 def test_the_generated_tables_of_a_page_are_current(page: Path) -> None:
     assert tables.filled(page.read_text()) == page.read_text(), "`make docs-tables` writes them"
+
+
+def test_every_page_can_be_found_from_the_index() -> None:
+    index = ROOT / "docs" / "README.md"
+    seen, ahead = set[Path](), [index]
+    while ahead:
+        page = ahead.pop().resolve()
+        if page.suffix == ".md" and page not in seen:
+            seen.add(page)
+            ahead += [page.parent / target for target in LINK.findall(page.read_text())]
+
+    assert [page_name(page) for page in PAGES if page not in seen and "docs" in page.parts] == []

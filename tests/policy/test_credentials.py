@@ -21,7 +21,7 @@ from headway.credentials import (
     is_loopback,
     normalise_host,
 )
-from headway.hosts import check_patterns, origin_allowed, origin_of, split_url
+from headway.hosts import check_patterns, origin_allowed, origin_of, patterns_of, split_url
 
 CANARY = "sk-canary-5f21"
 HOSTS = ["api.example.com"]
@@ -180,6 +180,7 @@ def test_names_are_resolved_for_compiled_endpoints() -> None:
     assert found.env == "KEY"
     assert found.allows("https://b.example:8443/v2")
     assert not found.allows("https://b.example/v2")
+    assert credential_named("env:KEY", "https://b.example:8443/v1", {}) is found
     local = credential_named("env:KEY", "http://10.0.0.1/v1", {})
     assert local is not None
     assert local.allows("http://10.0.0.1/v1")
@@ -270,6 +271,14 @@ def test_origins_are_matched_by_scheme_and_port() -> None:
 def test_urls_that_are_refused(url: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         split_url(url)
+
+
+def test_a_url_gives_the_pattern_that_covers_it_and_nothing_else() -> None:
+    for url in ("https://A.example/v1/", "http://10.0.0.1:8000/v1?x=1", "http://[::1]:8000"):
+        patterns = patterns_of(url)
+        assert origin_allowed(origin_of(url), check_patterns(patterns))
+    assert patterns_of("https://A.example/v1/") == ("https://a.example",)
+    assert patterns_of("nonsense") == ()
 
 
 @given(st.text(max_size=40))

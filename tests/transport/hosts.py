@@ -1,14 +1,11 @@
-"""A process for tests: the real engine and books, no policy supply, no telemetry."""
+"""Routers for tests, and the policies they follow."""
 
 from __future__ import annotations
 
 import random
-import threading
-import time
 from collections.abc import Mapping
 from typing import Any
 
-from headway.core.engine import Engine
 from headway.core.model import CallFacts, Event
 from headway.core.snapshot import (
     DeadlinePolicy,
@@ -22,14 +19,14 @@ from headway.core.snapshot import (
     WeightTable,
 )
 from headway.credentials import Credential
-from headway.record import Books, CallRecord
-from headway.transport.pins import PinMap
+from headway.record import CallRecord
+from headway.router import Router
 
 INF = float("inf")
 
 
-class Host:
-    """What `headway.transport.ports.CallHost` asks for."""
+class Host(Router):
+    """A router that keeps what it saw."""
 
     def __init__(
         self,
@@ -42,27 +39,19 @@ class Host:
     ) -> None:
         self.events: list[Event] = []
         self.records: list[CallRecord] = []
-        self.rng = random.Random(seed)
-        self.engine = Engine(
-            snapshot, rng=self.rng, lock=threading.Lock(), on_event=self.events.append
+        super().__init__(
+            snapshot,
+            mode=mode,
+            credentials=credentials,
+            on_event=self.events.append,
+            rng=random.Random(seed),
         )
-        self.mode = mode
         self.disabled = disabled
-        self.clock = time.monotonic
-        self.wall_clock = time.time
-        self.pins = PinMap()
-        self.books = Books()
-        self._credentials = dict(credentials or {})
 
     def open_call(self, facts: CallFacts) -> CallRecord:
-        record = self.books.open_call(facts, self.clock())
+        record = super().open_call(facts)
         self.records.append(record)
         return record
-
-    def credential_for(self, endpoint: Endpoint) -> Credential | None:
-        return self._credentials.get(endpoint.credential or "")
-
-    def ensure_started(self) -> None: ...
 
     @property
     def in_flight(self) -> int:
@@ -99,7 +88,10 @@ def policy(
                 match=Match(),
                 weights=WeightTable(by_zone={"*": ((INF, weights),)}),
                 fallback=tuple(Fallback(endpoint=name) for name in names if name not in carrying),
-                retry=retry or RetryPolicy(attempts_max=3, budget_start=100, budget_capacity=100),
+                retry=retry
+                or RetryPolicy(
+                    attempts_max=3, budget_start=100, budget_capacity=100, backoff_base_s=0.02
+                ),
                 deadline=deadline or DeadlinePolicy(),
                 hedge=hedge or HedgePolicy(),
                 endpoint_ids=frozenset(carrying),

@@ -348,4 +348,5 @@ def test_clients_with_the_same_policy_share_a_router(
     with pytest.raises(WrapError, match="zone"):
         wrap(client(), router(one), zone="x")
     one.chat.completions.create(model="m", messages=MESSAGES)
+    one.close()
     assert len(a.hits) == 1

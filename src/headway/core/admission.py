@@ -2,9 +2,9 @@
 
 `ConcurrencyLimit` is AIMD on loss, not on latency: LLM latency grows with the answer's length, so
 gradient limiters read a long answer as congestion. `RateGate` paces published rpm and tpm by GCRA
-with debt, so a large request is never starved by small ones. `WaitQueue` is bounded, divides turns
-between priority bands, turns last-in-first-out when it is backed up, and sheds by task: dropping one
-call in ten at random kills 88 % of tasks that make twenty.
+with debt, so a large request is never starved by small ones. `WaitQueue` is bounded, divides
+turns between priority bands, turns last-in-first-out when it is backed up, and sheds by task:
+dropping one call in ten at random kills 88 % of tasks that make twenty.
 
 Sources: Netflix concurrency-limits (AIMD), ITU-T I.371 (GCRA), Facebook's adaptive LIFO, WeChat's
 DAGOR (shedding by whole task). Pure; single-threaded under the engine's lock.
@@ -29,8 +29,8 @@ BAND_WEIGHTS = (0.6, 0.3, 0.1)
 class ConcurrencyLimit:
     """The in-flight limit of one endpoint in this process.
 
-    Unlimited until the first sign of overload unless the policy states a ceiling: a healthy endpoint
-    must not make a burst of 64 calls wait for a limit to be learned.
+    Unlimited until the first sign of overload unless the policy states a ceiling: a healthy
+    endpoint must not make a burst of 64 calls wait for a limit to be learned.
     """
 
     __slots__ = ("_ceiling", "_decreased_at", "_limit")
@@ -58,7 +58,7 @@ class ConcurrencyLimit:
         return self._limit is None or inflight < max(1, int(self._limit))
 
     def on_success(self, inflight: int) -> None:
-        """Grow by 1/limit while at least half of the limit is in use (`inflight` counts this one)."""
+        """Grow by 1/limit while half of the limit is in use (`inflight` counts this one)."""
         limit = self._limit
         if limit is None or limit == self._ceiling or inflight < limit / 2:
             return
@@ -112,6 +112,8 @@ class Ticket:
     enqueued_at: float
     expires_at: float
     sheddable: bool = True
+    obstacle: str = "limit"
+    """limit: the endpoints are full | cold: none has shown life yet | open: one is being probed."""
     granted: bool = False
     evicted: bool = False
 
@@ -136,10 +138,10 @@ class WaitQueue:
     def __len__(self) -> int:
         return len(self.waiters)
 
-    def must_wait_behind(self, priority: int) -> bool:
-        """Whether a new call of `priority` has to queue although there may be room: nobody of its
-        own rank or above is overtaken."""
-        return any(t.priority >= priority for t in self.waiters)
+    def obstacle_for(self, priority: int) -> str:
+        """What a new call of `priority` has to queue for although there may be room, "" if nothing:
+        nobody of its own rank or above is overtaken."""
+        return next((t.obstacle for t in self.waiters if t.priority >= priority), "")
 
     def offer(self, ticket: Ticket, max_queue: int) -> tuple[bool, Ticket | None]:
         """Add `ticket`. Full: the lowest-ranked waiter below it gives way, else it is refused.

@@ -1,8 +1,8 @@
 """How long to wait: before a retry, and before an endpoint that asked for quiet is used again.
 
 Backoff is full jitter, U(0, min(cap, base * 2^n)): of the published variants the one that spreads a
-fleet widest. A server's hint is a floor, never undercut, and widened so that a fleet told "5 s" does
-not come back as one wave.
+fleet widest. A server's hint is a floor, never undercut, and widened so that a fleet told "5 s"
+does not come back as one wave.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@
 It trips on 3 consecutive hard failures, or when at least half of at least 10 results within 120 s
 were bad. It stays open for min(300, 10 * 2^k) s, jittered by U(0.5, 1.5), where k counts recent
 trips and fades by one per clean minute: a flapping endpoint is remembered. Every permit carries the
-breaker's generation, so a call admitted before the trip can settle nothing after it: with calls that
-last a minute this is the normal case, not a corner.
+breaker's generation, so a call admitted before the trip can settle nothing after it: with calls
+that last a minute this is the normal case, not a corner.
 
 Pure: reads no clock, takes no lock, does no I/O.
 """
@@ -36,7 +36,7 @@ OPEN_MAX_S = 300.0
 CLEAN_S = 60.0
 CLEAN_SUCCESSES = 4
 """A minute without failures is clean only if this many successes stand behind it: between the bad
-spells of a flapping endpoint a slow caller may send nothing at all, and no news is not good news."""
+spells of a flapping endpoint a slow caller may send nothing, and no news is not good news."""
 TRIPS_MAX = 5
 """10 * 2^5 = 320 s is already past OPEN_MAX_S."""
 
@@ -150,7 +150,7 @@ class Breaker:
         )
 
     def acquire(self, now: float, *, lease_s: float, force: bool = False) -> Permit | None:
-        """Take a permit, or None. A probe's lease runs `lease_s`; then another may take its place."""
+        """Take a permit, or None. A probe's lease runs `lease_s`; then another may replace it."""
         if self.state is State.CLOSED:
             return Permit(self._generation, is_probe=False)
         if not self.is_probe_due(now) and not (force and self.can_force(now)):
@@ -192,9 +192,9 @@ class Breaker:
 
         A cancelled probe neither closes nor re-opens: the next caller may probe at once.
         """
-        if permit.generation == self._generation and permit.is_probe:
-            if self.state is State.HALF_OPEN:
-                self._move(Signal.PROBE_RELEASED)
+        is_current_probe = permit.is_probe and permit.generation == self._generation
+        if is_current_probe and self.state is State.HALF_OPEN:
+            self._move(Signal.PROBE_RELEASED)
 
     def open_time_s(self, now: float) -> float:
         """Seconds until a probe may be sent; 0 when attempts flow."""
@@ -251,7 +251,7 @@ class Breaker:
             self._epochs = 0
             self._first_failure_at = now
             self._last_failure_at = float("-inf")
-        # An attempt sent after the last failure was known is fresh evidence; one sent with it is not.
+        # Sent after the last failure was known: fresh evidence. Sent along with it: the same news.
         if started_at >= self._last_failure_at:
             self._epochs += 1
             self._last_failure_at = now

@@ -16,7 +16,7 @@ import math
 from headway.core.snapshot import HedgePolicy, RetryPolicy
 
 TRICKLE_CEILING = 2.0
-"""The time-based trickle never lifts the balance above this: an idle fleet must not wake up rich."""
+"""The time-based trickle never lifts the balance above this: no fleet wakes up rich."""
 PEAK_HALF_LIFE_S = 120.0
 """How fast the remembered peak of in-flight calls fades."""
 HEDGE_CAPACITY = 3.0

@@ -1,11 +1,13 @@
 """The engine: the one mutable object of a process, and the only place that locks.
 
 It owns the current snapshot and the `World`, begins calls, swaps snapshots without losing what was
-learned, answers `status` and `explain`, and delivers events and wake-ups after its lock is released.
+learned, answers `status` and `explain`, and delivers events and wake-ups after releasing its lock.
 The lock and the random source are handed in: the simulator passes neither threads nor real chance.
 """
 
 from __future__ import annotations
+
+from typing import Self
 
 from headway.core.admission import Ticket
 from headway.core.breaker import State
@@ -13,6 +15,7 @@ from headway.core.call import Call
 from headway.core.expect import expect
 from headway.core.model import (
     INFINITY,
+    Batch,
     CallFacts,
     EndpointEjected,
     EndpointReadmitted,
@@ -42,7 +45,7 @@ from headway.core.world import World, credential_key
 class NoLock:
     """Mutual exclusion for a single-threaded driver: none."""
 
-    def __enter__(self) -> NoLock:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -70,6 +73,7 @@ class Engine:
         on_event: Sink | None = None,
     ) -> None:
         self.world = World(zone=zone, rng=rng)
+        self.world.ceilings = _ceilings(snapshot)
         self.lock: Lock = lock if lock is not None else NoLock()
         self._snapshot = snapshot
         self._on_event = on_event
@@ -108,10 +112,12 @@ class Engine:
                     del world.pools[name]
             used = {credential_key(e) for e in snapshot.endpoints.values()}
             world.blocks = {k: v for k, v in world.blocks.items() if k in used}
+            world.ceilings = ceilings
             self._snapshot = snapshot
             for pool in world.pools.values():
                 self.wake_next(pool, now)
-        self.flush()
+            batch = self.take()
+        self.deliver(batch)
 
     def begin(
         self,
@@ -140,7 +146,8 @@ class Engine:
             call = Call(
                 self, self._calls, facts, route, snapshot, pool, sink, now, is_expired=is_expired
             )
-        self.flush()
+            batch = self.take()
+        self.deliver(batch)
         return call
 
     def _sweep(self, pool: Pool, pool_size: int, now: float) -> None:
@@ -150,6 +157,20 @@ class Engine:
         for endpoint_id in back:
             self.emit(None, EndpointReadmitted(endpoint_id, now))
 
+    def take_retry(self, now: float, *, model: str | None = None) -> bool:
+        """Take one token for a retry made outside: from the pool of `model`, else from the poorest.
+
+        For loops of the application's own, which must not multiply what the budget bounds.
+        """
+        with self.lock:
+            pools = list(self.world.pools.values())
+            if model is not None:
+                route = self._snapshot.route_for(model)
+                pools = [self.world.pool(route, now)] if route is not None else []
+            if not pools:
+                return True  # nothing of ours has run: there is nothing to bound yet
+            return min(pools, key=lambda pool: pool.budget.balance(now)).budget.withdraw(now)
+
     # -- looking in
 
     def status(self, now: float) -> tuple[EndpointStatus, ...]:
@@ -158,12 +179,12 @@ class Engine:
             world, snapshot = self.world, self._snapshot
             rows: list[EndpointStatus] = []
             for endpoint in snapshot.endpoints.values():
-                state = world.state(endpoint, None)
+                state = world.state(endpoint)
                 ejected = max(
                     (p.ejector.ejected_until(endpoint.id) for p in world.pools.values()),
                     default=-INFINITY,
                 )
-                blocked = world.blocks.get(credential_key(endpoint), (-INFINITY, ""))[0]
+                blocked = world.blocked_until(endpoint)
                 rows.append(
                     EndpointStatus(
                         endpoint.id,
@@ -263,7 +284,7 @@ class Engine:
                 tuple(rows),
             )
 
-    # -- for calls: under the lock, except flush
+    # -- for calls: under the lock, except deliver
 
     def emit(self, sink: Sink | None, event: Event) -> None:
         """Queue an event for the call's own sink and for the engine's."""
@@ -299,20 +320,32 @@ class Engine:
                 if waiter is not None:
                     waiter.wake()
 
-    def flush(self) -> None:
-        """Deliver what was queued. Callers never hold the lock here, so a sink may call back in."""
+    def take(self) -> Batch | None:
+        """Under the lock: hand over what this turn has queued.
+
+        Taken before the lock is released, so that whoever caused an event delivers it: a call's
+        events reach its sink in order, before its driver acts on them, whatever other threads do.
+        """
         if not self._outbox and not self._wakes:
+            return None
+        batch = self._outbox, self._wakes
+        self._outbox, self._wakes = [], []
+        return batch
+
+    def deliver(self, batch: Batch | None) -> None:
+        """Without the lock: tell the sinks, then wake the waiters. A sink may call back in."""
+        if batch is None:
             return
-        with self.lock:
-            outbox, self._outbox = self._outbox, []
-            wakes, self._wakes = self._wakes, []
-        for sink, event in outbox:
-            if sink is not None:
-                sink(event)
-            if self._on_event is not None:
-                self._on_event(event)
-        for waker in wakes:
-            waker()
+        events, wakes = batch
+        try:
+            for sink, event in events:
+                if sink is not None:
+                    sink(event)
+                if self._on_event is not None:
+                    self._on_event(event)
+        finally:  # a sink that raises must not leave anyone waiting
+            for waker in wakes:
+                waker()
 
     def after_fork(self, lock: Lock, rng: Rng) -> None:
         """In a forked child: replace the lock (it may have been held) and the random source (jitter

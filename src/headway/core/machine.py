@@ -1,3 +1,4 @@
+# long: one state machine, to be read in one sitting
 """One logical call: which attempt next, when, and when to stop.
 
     next_action ──▶ Send ──▶ (driver sends) ──▶ on_first_token / on_outcome ──▶ next_action ──▶ ...
@@ -6,8 +7,8 @@
                 ──▶ Finish(None, rejection) refuse
 
 A driver performs the actions and reports what happened; it decides nothing. Until an attempt shows
-its first content token the call may still move; from then on that attempt is the answer, and its end
-is the call's end. Several attempts are outstanding at once only when a hedge runs.
+its first content token the call may still move; from then on that attempt is the answer, and its
+end is the call's end. Several attempts are outstanding at once only when a hedge runs.
 
 Deterministic: time and chance come in through `now` and the world's random source.
 """
@@ -47,12 +48,14 @@ from headway.core.model import (
 from headway.core.place import (
     FLEETING,
     TIMED,
+    Group,
     Placement,
     Request,
     groups_for,
     has_alternative,
     never,
     place,
+    place_sole,
 )
 from headway.core.retry import RetryPlan
 from headway.core.sending import cannot_finish, kind_of, open_attempt
@@ -135,8 +138,8 @@ class CallMachine:
         self._sink = sink
         self._traffic = snapshot.classes.get(facts.traffic_class or "", _NO_CLASS)
         self._deadline_at = min(facts.deadline_at, now + route.deadline.total_s)
-        self._groups = groups_for(route, snapshot, facts, host.world.zone)
-        self._plan = RetryPlan(now)
+        self._groups: tuple[Group, ...] | None = None
+        self._plan = RetryPlan()
         self.line = Line(host, pool, is_sheddable=self._traffic.sheddable)
         self._finish: Finish | None = None
         self._committed: Attempt | None = None
@@ -174,24 +177,27 @@ class CallMachine:
         waiting = self.line.pending(now)
         if waiting is not None:
             return waiting
-        if self.line.refused:
-            return self._refused(now)
+        if self.line.ticket is not None and self.line.refused:
+            return self._stop_waiting(self.line.ticket.obstacle, now)
         return self._launch(now)
 
     def _launch(self, now: float) -> Action:
-        if self.line.must_join(self.facts.priority):
-            return self._stand("limit", now)
         plan = self._plan
-        placement = place(self._host.world, self._request(now), now)
+        if plan.last is None and self.line.ticket is None and not self._pool.queue.waiters:
+            usual = place_sole(self._host.world, self.facts, self.route, self.snapshot)
+            if usual is not None:
+                return self._send(usual, now)
+        ahead = self.line.must_join(self.facts.priority)
+        if ahead:
+            return self._stand(ahead, now)
+        placement = place(self._host.world, self._request(), now)
         if placement.candidate is None and plan.tried and plan.may_stay():
-            placement = place(self._host.world, self._request(now, retry_same=True), now)
+            placement = place(self._host.world, self._request(retry_same=True), now)
         if placement.candidate is not None:
             return self._send(placement, now)
         return self._face(placement, now)
 
-    def _request(
-        self, now: float, *, retry_same: bool = False, hedge_of: Attempt | None = None
-    ) -> Request:
+    def _request(self, *, retry_same: bool = False, hedge_of: Attempt | None = None) -> Request:
         plan = self._plan
         domain = None
         if hedge_of is not None:
@@ -202,7 +208,7 @@ class CallMachine:
             self.route,
             self.snapshot,
             self._pool,
-            self._groups,
+            self._candidate_groups(),
             self._traffic.usd_per_second,
             self._traffic.ttft_slo_s,
             tried=frozenset() if retry_same else plan.tried,
@@ -214,8 +220,13 @@ class CallMachine:
             min_context=plan.min_context,
         )
 
+    def _candidate_groups(self) -> tuple[Group, ...]:
+        if self._groups is None:
+            self._groups = groups_for(self.route, self.snapshot, self.facts, self._host.world.zone)
+        return self._groups
+
     def _can_afford_probe(self, now: float) -> bool:
-        """A probe that fails must be hidden by a retry elsewhere: there has to be money and time."""
+        """A probe that fails has to be hidden by a retry elsewhere: money and time."""
         total = self.route.deadline.total_s
         if total != INFINITY and self._deadline_at - now < PROBE_DEADLINE_SHARE * total:
             return False
@@ -228,7 +239,10 @@ class CallMachine:
         assert candidate is not None
         if kind is None and cannot_finish(placement, candidate, facts, self._deadline_at, now):
             return self._give_up(Rejection("deadline"), now)
-        self._leave_line(now)
+        if self.line.ticket is not None:
+            self._leave_line(now)
+        if self._host.world.blocks:
+            self._host.world.begin_trial(candidate.endpoint, now)
         scheduled = self._plan.sent()
         self.attempts += 1
         attempt = open_attempt(
@@ -260,7 +274,7 @@ class CallMachine:
                 self._leave_line(now)
                 return Wait(placement.until, "throttled")
         elif obstacle == "open" and last is None and not self._is_cold_ok and not self.line.ticket:
-            return self._stand("cold", now)  # someone else is probing: its answer comes soon
+            return self._stand("open", now)  # someone else is probing: its answer comes soon
         if last is not None:
             return self._surface(last, "breaker", now)
         detail = tuple(
@@ -273,24 +287,27 @@ class CallMachine:
     def _stand(self, obstacle: str, now: float) -> Action:
         line = self.line
         is_new = line.ticket is None
-        is_cold = obstacle == "cold"
         waiting = line.stand(
-            self, self.facts, self.route, is_cold=is_cold, deadline_at=self._deadline_at, now=now
+            self, self.facts, self.route, obstacle=obstacle, deadline_at=self._deadline_at, now=now
         )
-        if waiting is not None:
-            if is_new:
-                self._emit(CallQueued(self.id, self.facts.priority, obstacle, now))
-            return waiting
-        if is_cold and not self._is_cold_ok:
-            # Holding back was a courtesy to a cold start, never a reason to refuse anyone.
-            self._is_cold_ok = True
-            self._leave_line(now)
-            return self._launch_after_line(now)
-        return self._refused(now)
+        if waiting is None:
+            return self._stop_waiting(obstacle, now)
+        if is_new:
+            self._emit(CallQueued(self.id, self.facts.priority, obstacle, now))
+        return waiting
+
+    def _stop_waiting(self, obstacle: str, now: float) -> Action:
+        if obstacle == "limit" or self._is_cold_ok:
+            return self._refused(now)
+        # Holding back was a courtesy to a cold start, never a reason to refuse anyone.
+        self._is_cold_ok = True
+        self._leave_line(now)
+        return self._launch_after_line(now)
 
     def _refused(self, now: float) -> Action:
-        fallbacks = tuple(g for g in self._groups if g.is_fallback)
-        if fallbacks and len(fallbacks) < len(self._groups):
+        groups = self._candidate_groups()
+        fallbacks = tuple(g for g in groups if g.is_fallback)
+        if fallbacks and len(fallbacks) < len(groups):
             self._groups = fallbacks
             self._leave_line(now)
             return self._launch_after_line(now)
@@ -303,7 +320,7 @@ class CallMachine:
     def _launch_after_line(self, now: float) -> Action:
         """Try at once, without joining the line that was just given up."""
         self.line.refused = ""
-        placement = place(self._host.world, self._request(now), now)
+        placement = place(self._host.world, self._request(), now)
         if placement.candidate is not None:
             return self._send(placement, now)
         return self._face(placement, now)
@@ -342,7 +359,7 @@ class CallMachine:
             return running
         if plan.is_task_budget_spent(self.facts):
             return running
-        placement = place(self._host.world, self._request(now, hedge_of=first), now)
+        placement = place(self._host.world, self._request(hedge_of=first), now)
         if placement.candidate is None or placement.is_probe:
             return running
         hedges.withdraw()
@@ -380,7 +397,9 @@ class CallMachine:
             self._win(attempt)
             self._close(attempt, outcome, now)
         elif self.running:
-            self._plan.note(attempt, outcome)  # the other attempt may still bring the answer
+            # The other attempt may still bring the answer; another hedge must not go back here.
+            self._plan.note(attempt, outcome)
+            self._plan.tried |= {attempt.endpoint_id}
         elif outcome.kind is FailureClass.CANCELLED:
             self._surface(attempt, "", now, outcome)
         else:
@@ -421,7 +440,7 @@ class CallMachine:
             self.snapshot,
             self._pool,
             deadline_at=self._deadline_at,
-            has_alternative=lambda: has_alternative(world, self._request(now), now),
+            has_alternative=lambda: has_alternative(world, self._request(), now),
             rng=world.rng,
             now=now,
         )
@@ -470,7 +489,7 @@ class CallMachine:
         if self._ended:
             return
         self._ended = True
-        self._pool.inflight -= 1
+        self._pool.inflight = max(0, self._pool.inflight - 1)  # zero after a fork
         self._emit(CallEnded(self.id, winner, outcome, self.attempts, now))
 
     def _emit(self, event: Event) -> None:

@@ -1,3 +1,4 @@
+# long: one vocabulary: values, actions and events are read together
 """The core's vocabulary: what a call is, what to do next, how an attempt ended, what happened.
 
 Everything here is a value. `FailureClass` with its `TRAITS` row says what an outcome means for
@@ -131,8 +132,8 @@ class Outcome(NamedTuple):
     """True demotes a hard health signal to a soft one (408, 409, 425)."""
     free_retry: bool = False
     """The failure says nothing about the endpoint (a stale keep-alive connection, an option the
-    server does not know and that will now be left out): repeat at once, outside the budget. Honoured
-    twice per call at most."""
+    server does not know and that will now be left out): repeat at once, outside the budget.
+    Honoured twice per call at most."""
     input_tokens: int | None = None
     cached_tokens: int | None = None
     output_tokens: int | None = None
@@ -177,7 +178,7 @@ DEADLINE_STREAMING = Outcome(FailureClass.CANCELLED, error_type="deadline")
 
 @dataclass(slots=True)
 class CallFacts:
-    """What the driver knows of one call before it is sent. Built once, never changed after `begin`."""
+    """What the driver knows of one call before it is sent. Not changed after `begin`."""
 
     model: str
     surface: str = "chat"
@@ -450,3 +451,5 @@ EVENTS: tuple[type, ...] = Event.__args__
 """Every event type: the table that telemetry is tested against."""
 
 Sink: TypeAlias = Callable[[Event], None]
+Batch: TypeAlias = tuple[list[tuple[Sink | None, Event]], list[Waker]]
+"""What one turn has to tell and whom to wake, once the engine's lock is released."""

@@ -137,6 +137,33 @@ class Request(NamedTuple):
     min_context: int = 0
 
 
+def place_sole(
+    world: World, facts: CallFacts, route: Route, snapshot: Snapshot
+) -> Placement | None:
+    """The usual case at a fraction of the cost: one endpoint, and nothing to say against it.
+
+    None: something is to be said, or there is a choice; `place` looks at everything.
+    """
+    state = world.states.get(route.sole or "")
+    if state is None or world.blocks or facts.pinned_to is not None:
+        return None
+    endpoint = snapshot.endpoints[state.endpoint.id]
+    model = endpoint.upstream_model(facts.model)
+    breaker = state.breakers.get(model)
+    if (
+        breaker is None
+        or breaker.state is not State.CLOSED
+        or endpoint.state != "active"
+        or endpoint.profile is not None
+        or endpoint.max_context_tokens is not None
+        or state.outs
+        or state.is_paced
+        or state.limit.limit is not None
+    ):
+        return None
+    return Placement(Candidate(endpoint, state, breaker, model, 1.0), "only")
+
+
 def place(world: World, request: Request, now: float) -> Placement:
     """Choose an endpoint for the call, or say what it must wait for."""
     outs: list[Out] = []
@@ -191,7 +218,6 @@ def assess(
 ) -> tuple[list[Candidate], list[Out]]:
     """Divide a group into those that could take the call now and those that could not, with why."""
     facts, snapshot = request.facts, request.snapshot
-    ceiling = request.route.admission.max_inflight
     candidates: list[Candidate] = []
     outs: list[Out] = []
     soft: float = 0.0
@@ -201,7 +227,7 @@ def assess(
         endpoint = snapshot.endpoints.get(endpoint_id)
         if endpoint is None:
             continue
-        state = world.state(endpoint, ceiling)
+        state = world.state(endpoint)
         model = endpoint.upstream_model(group.model or facts.model)
         breaker = state.breaker(model, world.rng)
         total += weight
@@ -242,7 +268,7 @@ def _obstacle(
     if request.min_context and (window is None or window <= request.min_context):
         return Out(endpoint.id, "context_window", INFINITY)
     if world.blocks:
-        until, _ = world.blocks.get(credential_key(endpoint), (-INFINITY, ""))
+        until = world.blocked_until(endpoint)
         if now < until:
             return Out(endpoint.id, "credential", until)
     if state.outs:
@@ -358,7 +384,7 @@ def _force_probe(world: World, request: Request, outs: list[Out], now: float) ->
     A sole endpoint is thus never refused for a whole open period, which a plain client would not
     do either; but while it is failing only one call at a time pays for finding out.
     """
-    fallbacks = {e: g for g in request.groups for e, _ in g.weights}
+    fallbacks = {e: g for g in reversed(request.groups) for e, _ in g.weights}
     for out in sorted((o for o in outs if o.reason in ("open", "ejected")), key=lambda o: o.until):
         endpoint = request.snapshot.endpoints[out.endpoint_id]
         group = fallbacks[out.endpoint_id]
@@ -372,10 +398,9 @@ def _force_probe(world: World, request: Request, outs: list[Out], now: float) ->
     quarantined = [o for o in outs if o.reason in ("credential", "not_found")]
     for out in quarantined:
         endpoint = request.snapshot.endpoints[out.endpoint_id]
-        if out.reason == "credential":
-            _, why = world.blocks.get(credential_key(endpoint), (0.0, ""))
-            if why != "auth":
-                continue  # an exhausted quota is a fact, not a suspicion: never tried early
+        is_blocked = out.reason == "credential"
+        if is_blocked and world.blocks[credential_key(endpoint)].reason != "auth":
+            continue  # an exhausted quota is a fact, not a suspicion: never tried early
         group = fallbacks[out.endpoint_id]
         model = endpoint.upstream_model(group.model or request.facts.model)
         state = world.states[out.endpoint_id]

@@ -125,7 +125,7 @@ def weigh(candidates: Sequence[Candidate], choice: Choice, now: float) -> None:
 
 
 def _weigh_price(candidates: Sequence[Candidate], usd_per_second: float) -> None:
-    """Trade price against time: a dollar is worth 1 / usd_per_second seconds of expected latency."""
+    """Trade price against time: a dollar is worth 1 / usd_per_second seconds of latency."""
     priced = [c for c in candidates if c.usd is not None and c.expected_s is not None]
     if len(priced) < len(candidates):
         return  # an unknown price is not a low one: leave the weights alone
@@ -202,7 +202,7 @@ def two_choices(candidates: Sequence[Candidate], choice: Choice) -> Candidate:
 
 
 def min_cost(candidates: Sequence[Candidate], choice: Choice) -> Candidate:
-    """Smallest expected latency plus priced cost. Herds on shared figures: a baseline, not a default."""
+    """Smallest expected latency plus priced cost. Herds on shared figures: a baseline only."""
 
     def total(c: Candidate) -> float:
         seconds = (c.expected_s if c.expected_s is not None else 1.0) * c.q

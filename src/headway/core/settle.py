@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headway.core.backoff import throttle_s, usable_hint, widen_hint
-from headway.core.breaker import Permit, State
+from headway.core.breaker import Breaker, Permit, State
+from headway.core.eject import PEERS_MIN
 from headway.core.expect import planned_latency_s
 from headway.core.model import (
     INFINITY,
+    TRAITS,
     Attempt,
+    Blame,
     BreakerChanged,
     CallFacts,
     CredentialBlocked,
@@ -28,7 +31,7 @@ from headway.core.model import (
 )
 from headway.core.snapshot import Route
 from headway.core.state import EndpointState, Pool
-from headway.core.world import World, credential_key
+from headway.core.world import Block, World, credential_key
 
 QUOTA_BLOCK_S = 300.0
 AUTH_BLOCK_S = 60.0
@@ -59,11 +62,14 @@ def first_token(
     pool.observe_ttft(ttft, facts.prompt_tokens)
     breaker = state.breaker(attempt.model, world.rng)
     breaker.proven = breaker.proven or breaker.state is State.CLOSED
+    if world.blocks:
+        world.end_trial(state.endpoint, attempt.started_at, now, ok=True)
     if attempt.is_probe:
         before = breaker.state
         permit = Permit(attempt.permit, attempt.is_probe)
         breaker.record(permit, Health.GOOD, attempt.started_at, now)
-        _report_breaker(state, attempt.model, before, now, emit, world)
+        if breaker.state is not before:
+            _report_breaker(state, attempt.model, breaker, before, now, emit)
 
 
 def settle(
@@ -84,18 +90,22 @@ def settle(
     permit = Permit(attempt.permit, attempt.is_probe)
     before = breaker.state
     inflight = state.inflight
-    state.inflight -= 1
+    state.inflight = max(0, inflight - 1)  # a forked child ends what only its parent counted
     health = outcome.health
+    if world.blocks and TRAITS[outcome.kind].blame is not Blame.CREDENTIAL:
+        is_good = health is Health.GOOD and not attempt.lost
+        world.end_trial(state.endpoint, attempt.started_at, now, ok=is_good)
     if attempt.lost or outcome.free_retry or outcome.kind is FailureClass.CANCELLED:
         breaker.release(permit)
     elif health is Health.GOOD:
         _learn_success(world, facts, route, pool, state, attempt, outcome, inflight, now)
-        if _was_slow(state, attempt, facts):
+        if _was_slow(state, attempt):
             breaker.record_slow(permit, now)
             state.blame(SOFT_BADNESS, now)
         else:
             breaker.record(permit, Health.GOOD, attempt.started_at, now)
-        pool.ejector.record(attempt.endpoint_id, ok=True)
+        if len(route.endpoint_ids) >= PEERS_MIN:
+            pool.ejector.record(attempt.endpoint_id, ok=True)
     else:
         _learn_failure(world, facts, pool, state, attempt, outcome, inflight, now, emit)
         if health is Health.NOTHING:
@@ -104,7 +114,8 @@ def settle(
             pass  # the cool-down is the whole answer; a server that paces us is healthy
         else:
             breaker.record(permit, health, attempt.started_at, now)
-    _report_breaker(state, attempt.model, before, now, emit, world)
+    if breaker.state is not before:
+        _report_breaker(state, attempt.model, breaker, before, now, emit)
 
 
 def _learn_success(
@@ -129,7 +140,9 @@ def _learn_success(
         uncached = max(0, outcome.input_tokens - outcome.cached_tokens)
     planned = planned_latency_s(state.endpoint, pool, uncached, output)
     pool.observe_call(seconds, output)
-    state.observe_latency(seconds, planned if planned is not None else seconds, now)
+    if route.sole is None or state.endpoint.profile is not None:
+        # Alone and without a plan it could only be compared with itself.
+        state.observe_latency(seconds, planned if planned is not None else seconds, now)
     if route.affinity.key and (facts.session is not None or facts.prefix):
         world.affinity.remember(
             facts.session, facts.prefix, facts.prompt_tokens, attempt.endpoint_id, now
@@ -139,7 +152,7 @@ def _learn_success(
         state.tpm.charge(outcome.input_tokens + output - estimated, now)
 
 
-def _was_slow(state: EndpointState, attempt: Attempt, facts: CallFacts) -> bool:
+def _was_slow(state: EndpointState, attempt: Attempt) -> bool:
     profile = state.endpoint.profile
     if profile is None or attempt.first_token_at is None:
         return False
@@ -220,23 +233,21 @@ def _block_credential(
     # Jittered upwards only: a fleet sharing one account must not return as one wave, nor early.
     until = now + max(seconds, hint or 0.0) * (1.0 + 0.2 * world.rng.random())
     key = credential_key(state.endpoint)
-    world.blocks[key] = (until, reason)
+    world.blocks[key] = Block(until, reason, now)
     emit(CredentialBlocked(key, state.endpoint.id, reason, until, now))
 
 
 def _report_breaker(
-    state: EndpointState, model: str, before: State, now: float, emit: Emit, world: World
+    state: EndpointState, model: str, breaker: Breaker, before: State, now: float, emit: Emit
 ) -> None:
-    breaker = state.breaker(model, world.rng)
-    if breaker.state is not before:
-        emit(
-            BreakerChanged(
-                state.endpoint.id,
-                model,
-                before.value,
-                breaker.state.value,
-                breaker.reason,
-                breaker.open_until,
-                now,
-            )
+    emit(
+        BreakerChanged(
+            state.endpoint.id,
+            model,
+            before.value,
+            breaker.state.value,
+            breaker.reason,
+            breaker.open_until,
+            now,
         )
+    )

@@ -111,7 +111,7 @@ class Endpoint:
     """gen_ai.provider.name; None: guessed from the host."""
     model: str | None = None
     """Upstream model; None: the requested name is sent on."""
-    models: Mapping[str, str] = field(default_factory=dict)
+    models: Mapping[str, str] = field(default_factory=dict[str, str])
     credential: str | None = None
     """A name declared in code; None: the wrapped client's own key, to its own host only."""
     zone: str | None = None
@@ -128,9 +128,9 @@ class Endpoint:
     max_context_tokens: int | None = None
     max_body_bytes: int | None = None
     params_drop: tuple[str, ...] = ()
-    params_rename: Mapping[str, str] = field(default_factory=dict)
-    params_set: Mapping[str, object] = field(default_factory=dict)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    params_rename: Mapping[str, str] = field(default_factory=dict[str, str])
+    params_set: Mapping[str, object] = field(default_factory=dict[str, object])
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def upstream_model(self, requested: str) -> str:
         """The model name this endpoint knows for `requested`."""
@@ -222,7 +222,7 @@ class AdmissionPolicy:
     queue_timeout_s: float = 2.0
     cold_concurrency: int = 3
     """Outstanding attempts allowed at an endpoint this process has not yet seen work, while the
-    route has another: equals the retry budget's start, so a dead endpoint costs no user an error."""
+    route has another: the retry budget's start, so that a dead endpoint costs no user an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,11 +275,23 @@ class Route:
     """"observe" or "enforce" for this route alone; None: as the router."""
     endpoint_ids: frozenset[str] = frozenset()
     """Every endpoint the route can reach by weight (fallbacks excluded)."""
+    sole: str | None = field(init=False, default=None)
+    """The route's only endpoint, fallbacks included; None where there is a choice."""
+
+    def __post_init__(self) -> None:
+        ids = {
+            endpoint_id
+            for buckets in self.weights.by_zone.values()
+            for _, weights in buckets
+            for endpoint_id, _ in weights
+        }
+        if len(ids) == 1 and not self.fallback:
+            object.__setattr__(self, "sole", ids.pop())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A whole policy, compiled. Immutable: decisions hold a reference to the one they began with."""
+    """A whole policy, compiled. Immutable: a decision holds on to the one it began with."""
 
     policy_id: str = "default"
     epoch: int = 0
@@ -293,7 +305,7 @@ class Snapshot:
     on_expiry: str = "degrade"
     endpoints: Mapping[str, Endpoint]
     routes: tuple[Route, ...]
-    classes: Mapping[str, TrafficClass] = field(default_factory=dict)
+    classes: Mapping[str, TrafficClass] = field(default_factory=dict[str, TrafficClass])
     pass_through: bool = False
     """True for the built-in policy: unknown models go to the one endpoint under their own name."""
     _by_model: Mapping[str, tuple[Route, ...]] = field(init=False, repr=False, compare=False)

@@ -14,6 +14,9 @@ from headway.core.state import Pool
 
 COLD_QUEUE_MAX = 1024
 """Waiters for the first sign of life at a cold start; beyond it they go ahead unproven."""
+COLD_WAIT_S = 30.0
+"""How long they wait for it, as long as a probe's lease: if one of two endpoints never answers and
+the other takes ten seconds, whoever goes ahead unproven after two has an even chance to hang."""
 DEADLINE_SHARE = 0.1
 """A call waits in line for at most this share of the time it has left."""
 
@@ -68,10 +71,9 @@ class Line:
             return None
         return Wait(ticket.expires_at, "queue") if now < ticket.expires_at else None
 
-    def must_join(self, priority: int) -> bool:
-        """Whether a newcomer has to queue behind others of its rank."""
-        queue = self._pool.queue
-        return self.ticket is None and len(queue) > 0 and queue.must_wait_behind(priority)
+    def must_join(self, priority: int) -> str:
+        """What others of its rank queue for, behind whom a newcomer has to wait; "" if nobody."""
+        return self._pool.queue.obstacle_for(priority) if self.ticket is None else ""
 
     def stand(
         self,
@@ -79,27 +81,30 @@ class Line:
         facts: CallFacts,
         route: Route,
         *,
-        is_cold: bool,
+        obstacle: str,
         deadline_at: float,
         now: float,
     ) -> Wait | None:
         """Join the queue or stay in it; None when the wait is over (see `refused`)."""
-        ticket = self.ticket
+        admission, ticket = route.admission, self.ticket
+        patience = COLD_WAIT_S if obstacle == "cold" else admission.queue_timeout_s
+        limit = min(patience, DEADLINE_SHARE * (deadline_at - now))
         if ticket is not None:
+            if ticket.obstacle != obstacle:  # one works now, and is full: now the queue's own rule
+                ticket.expires_at = min(ticket.expires_at, now + limit)
+                ticket.obstacle = obstacle
             if now >= ticket.expires_at:
                 self.refused = "queue_wait"
                 return None
             ticket.granted = False
             return Wait(ticket.expires_at, "queue")
-        admission = route.admission
-        limit = min(admission.queue_timeout_s, DEADLINE_SHARE * (deadline_at - now))
         if limit <= 0:
             self.refused = "queue_wait"
             return None
         ticket = Ticket(
-            facts.priority, facts.task_id, now, now + limit, sheddable=self._is_sheddable
+            facts.priority, facts.task_id, now, now + limit, self._is_sheddable, obstacle
         )
-        size = COLD_QUEUE_MAX if is_cold else admission.max_queue
+        size = admission.max_queue if obstacle == "limit" else COLD_QUEUE_MAX
         admitted, evicted = self._pool.queue.offer(ticket, size)
         if not admitted:
             self.refused = "queue_full"

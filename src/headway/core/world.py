@@ -5,34 +5,51 @@ Pure; single-threaded under the engine's lock.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from headway.core.affinity import AffinityMap
-from headway.core.model import Rng
+from headway.core.model import INFINITY, Rng
 from headway.core.snapshot import Endpoint, Route
 from headway.core.state import EndpointState, Pool
 
 POOLS_MAX = 10_240
 """Routes with live state; the least recently used is dropped."""
+TRIAL_LEASE_S = 30.0
+"""When a block lapses one call tries the credential; the others wait this long for its verdict."""
+
+
+class Block(NamedTuple):
+    """A credential that is left alone until `until`."""
+
+    until: float
+    reason: str
+    since: float
+    on_trial: bool = False
+    """The block itself has lapsed; an attempt that began at `since` is finding out."""
 
 
 class World:
     """The mutable knowledge of one process."""
 
-    __slots__ = ("affinity", "blocks", "pools", "rng", "states", "zone")
+    __slots__ = ("affinity", "blocks", "ceilings", "pools", "rng", "states", "zone")
 
     def __init__(self, *, zone: str | None, rng: Rng) -> None:
         self.zone = zone
         self.rng = rng
         self.states: dict[str, EndpointState] = {}
+        self.ceilings: dict[str, int] = {}
+        """endpoint id -> the tightest in-flight ceiling of the routes it serves."""
         self.pools: dict[str, Pool] = {}
-        self.blocks: dict[str, tuple[float, str]] = {}
-        """credential -> (until, reason). Bounded by the credentials of the policy."""
+        self.blocks: dict[str, Block] = {}
+        """By credential key. Bounded by the credentials of the policy."""
         self.affinity = AffinityMap()
 
-    def state(self, endpoint: Endpoint, ceiling: int | None) -> EndpointState:
+    def state(self, endpoint: Endpoint) -> EndpointState:
         """The state of an endpoint, made at first use."""
         state = self.states.get(endpoint.id)
         if state is None:
-            state = self.states[endpoint.id] = EndpointState(endpoint, ceiling)
+            state = EndpointState(endpoint, self.ceilings.get(endpoint.id))
+            self.states[endpoint.id] = state
         return state
 
     def pool(self, route: Route, now: float) -> Pool:
@@ -45,6 +62,29 @@ class World:
                     del self.pools[idle]
             pool = self.pools[route.name] = Pool(route, now)
         return pool
+
+    def blocked_until(self, endpoint: Endpoint) -> float:
+        """When the endpoint's credential may be used again; in the past if it may be now."""
+        block = self.blocks.get(credential_key(endpoint)) if self.blocks else None
+        return block.until if block is not None else -INFINITY
+
+    def begin_trial(self, endpoint: Endpoint, now: float) -> None:
+        """An attempt goes out: if its credential's block has lapsed, it alone tries it."""
+        key = credential_key(endpoint)
+        block = self.blocks.get(key)
+        if block is not None and now >= block.until:
+            self.blocks[key] = Block(now + TRIAL_LEASE_S, block.reason, now, on_trial=True)
+
+    def end_trial(self, endpoint: Endpoint, started_at: float, now: float, *, ok: bool) -> None:
+        """An attempt was answered, or gave no answer, without blaming its credential."""
+        key = credential_key(endpoint)
+        block = self.blocks.get(key)
+        if block is None or started_at < block.since:
+            return  # it began before the block: it says nothing about today's quota or key
+        if ok:
+            del self.blocks[key]
+        elif block.on_trial:
+            self.blocks[key] = block._replace(until=now)
 
 
 def credential_key(endpoint: Endpoint) -> str:

@@ -14,7 +14,6 @@ from headway.credentials import CredentialUnavailable
 from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
-from headway.transport.handover import Handover
 from headway.transport.hedged import fly_tasks
 from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.pools import Pools
@@ -130,6 +129,9 @@ class AsyncTransport:
             with _within(left), flight.record.sending(trial.attempt):
                 response = await self._forward(request)
             trial.arrived(response)
+            if response.is_closed:
+                trial.swallow(response.content)
+                return
             body: Any = response.stream
             chunks = body.__aiter__()
             if not trial.is_decided:
@@ -154,17 +156,16 @@ class AsyncTransport:
     async def _dock(self, trial: Trial, response: httpx2.Response, chunks: Any) -> None:
         """Give the response its body back, or close it."""
         source: Any = response.stream
+        if response.is_closed:  # a mock's reply, judged and left as it is
+            return
         if trial.state is State.OPEN:
-            if response.is_closed:  # a mock's reply: its body is in memory, and read already
-                Handover(trial).swallow(response.content)
-                return
             watched: Any = self._stream_class(trial, source, chunks, current_loop())
             response.stream = watched
             return
         trial.release()
         with contextlib.suppress(Exception):
             await source.aclose()
-        if trial.state in (State.WHOLE, State.FAILED) and not response.is_closed:
+        if trial.state in (State.WHOLE, State.FAILED):
             response.stream = trial.flight.desk.home.family.ByteStream(trial.body())
 
     # -- closing

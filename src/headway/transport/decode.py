@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import httpx2
+from collections.abc import Mapping
 
 _ANY_ZLIB = zlib.MAX_WBITS | 32
 """zlib finds out by itself whether it is gzip or zlib framing."""
@@ -14,10 +11,15 @@ INFLATED_MAX = 64 * 1024 * 1024
 """Beyond this a compressed body is not looked into: it may be made to explode."""
 
 
-def decoded(response: httpx2.Response, body: bytes) -> bytes:
-    """`body` as text would be read from it; as it is when its encoding is unknown or broken."""
-    encoding = response.headers.get("content-encoding")
-    if encoding is None or encoding == "identity":
+def encoding_of(headers: Mapping[str, str]) -> str | None:
+    """The content encoding; None when the body is plain. `headers` have lower-case names."""
+    encoding = headers.get("content-encoding")
+    return None if encoding is None or encoding == "identity" else encoding
+
+
+def decoded(encoding: str | None, body: bytes) -> bytes:
+    """`body` as it was before encoding; nothing when the encoding is unknown or broken."""
+    if encoding is None:
         return body
     if encoding not in ("gzip", "deflate"):
         return b""
@@ -32,16 +34,9 @@ class Inflater:
 
     __slots__ = ("_engine",)
 
-    def __init__(self, *, known: bool) -> None:
-        self._engine = zlib.decompressobj(_ANY_ZLIB) if known else None
-
-    @classmethod
-    def for_response(cls, response: httpx2.Response) -> Inflater | None:
-        """None when the body is not compressed."""
-        encoding = response.headers.get("content-encoding")
-        if encoding is None or encoding == "identity":
-            return None
-        return cls(known=encoding in ("gzip", "deflate"))
+    def __init__(self, encoding: str) -> None:
+        is_known = encoding in ("gzip", "deflate")
+        self._engine = zlib.decompressobj(_ANY_ZLIB) if is_known else None
 
     @property
     def is_known(self) -> bool:

@@ -10,23 +10,24 @@ import logging
 from typing import TYPE_CHECKING, NamedTuple
 
 from headway.core.model import CallFacts
+from headway.errors import DeadlineExceeded, TaskLimitExceeded
 from headway.task import current_scope
 from headway.transport import body as bodies
 from headway.transport.aim import Aim, Shot
 from headway.transport.flight import Flight, Intake
+from headway.transport.home import Place
+from headway.transport.redirects import HOP
 from headway.transport.surfaces import Surface, classify_request, refine
 
 if TYPE_CHECKING:
     import httpx2
 
     from headway.core.snapshot import Endpoint, Snapshot
-    from headway.transport.home import Home, Place
+    from headway.transport.home import Home
     from headway.transport.ports import CallHost
 
 logger = logging.getLogger("headway")
 
-HOP = "headway.hop"
-"""Request extension: a redirect copies it, so that the next hop is not routed again."""
 WARM_S = 300.0
 """A connection to an origin that answered this recently may be one that the server has closed."""
 WARM_MAX = 1024
@@ -38,6 +39,7 @@ class Arrival(NamedTuple):
     request: httpx2.Request
     surface: Surface
     place: Place
+    reads_raw: bool
 
 
 class Detour(NamedTuple):
@@ -50,12 +52,16 @@ class Detour(NamedTuple):
 class Desk:
     """One client's view of the process it runs in."""
 
-    __slots__ = ("_own", "_warm", "aim", "home", "host", "mute")
+    __slots__ = ("_own", "_warm", "aim", "home", "host", "mute", "timeouts")
 
     def __init__(self, host: CallHost, home: Home) -> None:
         self.host = host
         self.home = home
         self.aim = Aim(home)
+        self.timeouts: tuple[type[BaseException], ...] = (
+            home.family.TimeoutException,
+            TimeoutError,
+        )
         self.mute: set[str] = set()
         """Endpoints that refuse to be asked for usage; at most as many as there are endpoints."""
         self._warm: dict[tuple[str, str, int | None], float] = {}
@@ -69,13 +75,19 @@ class Desk:
         place = home.place_of(request.url)
         if place is None:
             return None
-        headers = request.headers
-        surface = classify_request(request.method, place.path, headers.get("content-type", ""))
-        place = place._replace(path=surface.path)
+        content_type, raw = "", b""
+        for name, value in request.headers.raw:
+            lower = name.lower()
+            if lower == b"content-type":
+                content_type = value.decode("latin-1")
+            elif lower == b"x-stainless-raw-response":
+                raw = value
+        surface = classify_request(request.method, place.path, content_type)
+        place = Place(surface.path, place.query)
         if not surface.managed:
             endpoint = self._holder(surface.pin_ids) if surface.pin_ids else None
             return Detour(endpoint, place) if endpoint is not None else None
-        return Arrival(request, surface, place)
+        return Arrival(request, surface, place, raw == b"stream")
 
     def _holder(self, ids: tuple[str, ...]) -> Endpoint | None:
         """The endpoint other than our own that holds the first known of these objects."""
@@ -117,7 +129,13 @@ class Desk:
         if intake is None:
             return None
         host.ensure_started()
-        record = host.open_call(intake.facts)
+        try:
+            record = host.open_call(intake.facts)
+        except (TaskLimitExceeded, DeadlineExceeded) as refusal:
+            if host.mode == "observe":
+                return None  # the plain client knows no caps
+            refusal.request = intake.request
+            raise
         call = host.engine.begin(
             intake.facts, host.clock(), wall_now=host.wall_clock(), sink=record.on_event
         )
@@ -164,7 +182,7 @@ class Desk:
             facts.pinned_to = self.host.pins.find(*surface.pin_ids) or self.own_endpoint()
             if facts.pinned_to is None:
                 return None  # bound to an endpoint that the policy doesn't know: our client's own
-        return Intake(request, surface, arrival.place, body, body_facts, facts)
+        return Intake(request, surface, arrival.place, body, body_facts, facts, arrival.reads_raw)
 
     # -- remembering
 

@@ -14,7 +14,7 @@ from headway.transport import body as bodies
 from headway.transport.aim import Shot, limited
 from headway.transport.keys import credential_refused
 from headway.transport.limits import Limits
-from headway.transport.redirects import forbidden
+from headway.transport.redirects import HOP, forbidden
 from headway.transport.trial import State, Trial
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ class Intake(NamedTuple):
     body: bytes
     body_facts: BodyFacts
     facts: CallFacts
+    reads_raw: bool
 
 
 class Flight:
@@ -82,11 +83,9 @@ class Flight:
         self.call = call
         self.is_observed = mode == "observe"
         self.is_delegated = intake.facts.delegated and not self.is_observed
-        self.reads_raw = intake.request.headers.get("x-stainless-raw-response") == "stream"
-        self.timeouts: tuple[type[BaseException], ...] = (
-            desk.home.family.TimeoutException,
-            TimeoutError,
-        )
+        self.reads_raw = intake.reads_raw
+        """The application reads the body itself, piece by piece."""
+        self.timeouts = desk.timeouts
         self.trials: dict[int, Trial] = {}
         self._extensions: dict[str, Any] = intake.request.extensions
 
@@ -106,6 +105,9 @@ class Flight:
             Limits(attempt, self.clock),
             transparent=self.is_delegated or self.is_observed,
             injected=injected,
+            origin=self.desk.home.origin
+            if self.is_observed
+            else self.desk.aim.target(endpoint).origin,
         )
         self.trials[attempt.number] = trial
         return trial
@@ -234,7 +236,9 @@ class Flight:
             raise self._failure(trial, trial.error)
         response = trial.response
         assert response is not None
-        if not granted and trial.state is State.FAILED and response.status_code >= 400:
+        if 300 <= response.status_code < 400:
+            self.request.extensions = {**self.request.extensions, HOP: True}
+        elif not granted and trial.state is State.FAILED and response.status_code >= 400:
             response.headers["x-should-retry"] = "false"
         return response
 

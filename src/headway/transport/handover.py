@@ -22,12 +22,13 @@ Step = tuple[bytes, BaseException | None]
 class Handover:
     """The rules by which a watched stream goes on and ends. One per response handed over."""
 
-    __slots__ = ("_is_observed", "_observer", "_surface", "limits", "trial")
+    __slots__ = ("_feed", "_is_observed", "_observer", "_surface", "limits", "trial")
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.limits = trial.limits
         self._observer = trial.observer
+        self._feed = trial.feed if trial.observer is not None else bytes
         self._is_observed = trial.flight.is_observed
         self._surface = trial.flight.facts.surface
 
@@ -38,7 +39,7 @@ class Handover:
             self.limits.progressed()
             return chunk, None
         before = observer.content_events
-        out = trial.observe(chunk)
+        out = self._feed(chunk)
         if observer.content_events != before:
             self.limits.progressed()
             if not before and trial.transparent:
@@ -84,14 +85,6 @@ class Handover:
             notes.stream(trial, observer)
         trial.report(outcome)
         return exc if trial.transparent else interruption(trial, exc, outcome)
-
-    def swallow(self, content: bytes) -> None:
-        """A mock's reply: its whole body is in memory, and in the application's hands, already."""
-        if self._observer is not None:
-            self.trial.observe(content)
-            self._observer.finish()
-            self.trial.report_stream(self._observer.outcome())
-        self.trial.closed()
 
     @property
     def wants_drain(self) -> bool:

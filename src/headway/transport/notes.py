@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headway.core.model import Outcome, Usage
-from headway.transport.home import origin_of
 from headway.transport.pins import ids_in_response
 
 if TYPE_CHECKING:
@@ -16,13 +15,10 @@ if TYPE_CHECKING:
 
 def server(trial: Trial) -> None:
     """Where the attempt went; and that there is a connection there which may be used again."""
-    request = trial.request
-    if request is None:
-        return
-    url = request.url
-    trial.flight.desk.answered(origin_of(url))
-    trial.record.server_address = url.host
-    trial.record.server_port = url.port or (443 if url.scheme == "https" else 80)
+    scheme, host, port = trial.origin
+    trial.flight.desk.answered(trial.origin)
+    trial.record.server_address = host
+    trial.record.server_port = port or (443 if scheme == "https" else 80)
 
 
 def reply(trial: Trial, facts: ReplyFacts, body: bytes) -> None:

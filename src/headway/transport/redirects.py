@@ -10,6 +10,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+HOP = "headway.hop"
+"""Request extension: a redirect copies it, so that the next hop is not taken for a new call."""
+
 if TYPE_CHECKING:
     import httpx2
 

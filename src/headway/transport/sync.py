@@ -12,7 +12,6 @@ from headway.credentials import CredentialUnavailable
 from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
-from headway.transport.handover import Handover
 from headway.transport.hedged import fly_threads, threads_left
 from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.pools import Pools
@@ -127,6 +126,9 @@ class Transport:
             with flight.record.sending(trial.attempt):
                 response = self._forward(request)
             trial.arrived(response)
+            if response.is_closed:
+                trial.swallow(response.content)
+                return
             body: Any = response.stream
             chunks = iter(body)
             if not trial.is_decided:
@@ -145,17 +147,16 @@ class Transport:
     def _dock(self, trial: Trial, response: httpx2.Response, chunks: Any) -> None:
         """Give the response its body back, or close it."""
         source: Any = response.stream
+        if response.is_closed:  # a mock's reply, judged and left as it is
+            return
         if trial.state is State.OPEN:
-            if response.is_closed:  # a mock's reply: its body is in memory, and read already
-                Handover(trial).swallow(response.content)
-                return
             watched: Any = self._stream_class(trial, source, chunks)
             response.stream = watched
             return
         trial.release()
         with contextlib.suppress(Exception):
             source.close()
-        if trial.state in (State.WHOLE, State.FAILED) and not response.is_closed:
+        if trial.state in (State.WHOLE, State.FAILED):
             response.stream = trial.flight.desk.home.family.ByteStream(trial.body())
 
     # -- closing

@@ -12,8 +12,8 @@ then `handover` takes over.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from headway import quirks
 from headway.core.model import (
@@ -27,8 +27,8 @@ from headway.core.model import (
     Outcome,
 )
 from headway.transport import notes
-from headway.transport.decode import Inflater, decoded
-from headway.transport.home import origin_of
+from headway.transport.decode import Inflater, decoded, encoding_of
+from headway.transport.home import Origin
 from headway.transport.limits import Limits, limit_reads
 from headway.transport.sse import StreamObserver
 
@@ -76,10 +76,12 @@ class Trial:
         "error",
         "finished",
         "flight",
+        "headers",
         "injected",
         "is_elsewhere",
         "limits",
         "observer",
+        "origin",
         "outcome",
         "record",
         "request",
@@ -98,8 +100,11 @@ class Trial:
         *,
         transparent: bool,
         injected: bool,
+        origin: Origin,
     ) -> None:
         self.flight = flight
+        self.origin = origin
+        """Where it is sent."""
         self.attempt = attempt
         self.endpoint = endpoint
         self.record = record
@@ -112,6 +117,8 @@ class Trial:
         """Observed only: sent to another endpoint than the one that was chosen."""
         self.request: httpx2.Request | None = None
         self.response: httpx2.Response | None = None
+        self.headers: dict[str, str] = {}
+        """The reply's, by lower-case name."""
         self.error: BaseException | None = None
         self.outcome: Outcome | None = None
         self.observer: StreamObserver | None = None
@@ -148,6 +155,13 @@ class Trial:
         """The head of the reply is there; `state` says what to do with its body."""
         self.response = response
         self.record.status = response.status_code
+        # Plain text once: looking a name up in the http library's headers costs microseconds.
+        self.headers = headers = {
+            name.decode("latin-1").lower(): value.decode("latin-1")
+            for name, value in response.headers.raw
+        }
+        if response.is_closed:
+            headers.pop("content-encoding", None)
         notes.server(self)
         flight = self.flight
         if not flight.is_observed:
@@ -155,9 +169,10 @@ class Trial:
         is_good = 200 <= response.status_code < 300
         if not is_good:
             self.state = State.READ
-        elif flight.facts.stream and not _is_document(response):
+        elif flight.facts.stream and not _is_document(headers):
             self.observer = StreamObserver(flight.facts.surface, hide_usage=self.injected)
-            self._inflater = Inflater.for_response(response)
+            encoding = encoding_of(headers)
+            self._inflater = None if encoding is None else Inflater(encoding)
             self.state = State.HOLD
             if self.transparent:
                 self.state = State.OPEN
@@ -165,7 +180,7 @@ class Trial:
                 # Nothing can be told of such a stream, so it can't be held for its content either.
                 self.observer = self._inflater = None
                 self._open()
-        elif flight.reads_raw and not _is_document(response):
+        elif flight.reads_raw and not _is_document(headers):
             # The application streams a file: it is its own from the first byte.
             self._open()
         else:
@@ -179,7 +194,7 @@ class Trial:
             return self._read_enough()
         observer = self.observer
         assert observer is not None, "only streams are held"
-        out = self.observe(chunk)
+        out = self.feed(chunk)
         if out:
             self._held.append(out)
             self._bytes += len(out)
@@ -209,6 +224,18 @@ class Trial:
         elif self._bytes > BODY_BYTES_MAX:
             self._open()
         return self.is_decided
+
+    def swallow(self, content: bytes) -> None:
+        """The whole body is in memory already (a mock's reply), and the application's as it is."""
+        if not self.is_decided:
+            if not self.take(content):
+                self.ended()
+        elif self.observer is not None:
+            self.feed(content)
+        if self.state is State.OPEN and self.observer is not None:
+            self.observer.finish()
+            self.report_stream(self.observer.outcome())
+        self.closed()
 
     def ended(self) -> None:
         """The body ended before anything was decided."""
@@ -250,22 +277,20 @@ class Trial:
         assert response is not None
         body = self.body()
         wall_now = flight.host.wall_clock()
-        plain = decoded(response, body)
+        plain = decoded(encoding_of(self.headers), body)
         if response.status_code >= 300:
-            outcome = quirks.classify(
-                response.status_code, response.headers, plain, wall_now=wall_now
-            )
+            outcome = quirks.classify(response.status_code, self.headers, plain, wall_now=wall_now)
             self._fail(flight.learned(self, outcome, plain))
             return
         if flight.facts.stream:
             # The application waits for events: whatever this is, it isn't that.
             hidden = quirks.classify_body(
-                response.headers, plain, surface=flight.facts.surface, stream=True
+                self.headers, plain, surface=flight.facts.surface, stream=True
             )
             outcome, facts = hidden or OK, quirks.ReplyFacts()
         else:
             outcome, facts = quirks.read_reply(
-                response.headers, plain, surface=flight.facts.surface, wall_now=wall_now
+                self.headers, plain, surface=flight.facts.surface, wall_now=wall_now
             )
         notes.reply(self, facts, plain)
         if outcome.kind is FailureClass.OK:
@@ -300,7 +325,7 @@ class Trial:
                     return Outcome(FailureClass.STALLED, error_type="idle_timeout")
                 case _:
                     pass
-        reused = self.request is not None and self.flight.desk.is_warm(origin_of(self.request.url))
+        reused = self.flight.desk.is_warm(self.origin)
         outcome = quirks.classify_exception(exc, phase=phase, reused=reused)
         if outcome is not None and self.flight.is_delegated:
             outcome = outcome._replace(free_retry=False)  # the SDK sends again by itself
@@ -331,13 +356,16 @@ class Trial:
             self._undo_reads()
             self._undo_reads = None
 
-    def observe(self, chunk: bytes) -> bytes:
-        """The part of a piece that goes on; what it means shows in the observer."""
+    @property
+    def feed(self) -> Callable[[bytes], bytes]:
+        """Takes a piece of the stream, returns what of it goes on. The observer learns from it."""
         assert self.observer is not None
-        if self._inflater is None:
-            return self.observer.feed(chunk)
-        plain = self._inflater.feed(chunk)
-        out = self.observer.feed(plain)
+        return self.observer.feed if self._inflater is None else self._feed_inflated
+
+    def _feed_inflated(self, chunk: bytes) -> bytes:
+        assert self.observer is not None
+        assert self._inflater is not None
+        out = self.observer.feed(self._inflater.feed(chunk))
         return chunk if self.transparent else out
 
     def report_stream(self, outcome: Outcome) -> None:
@@ -366,7 +394,6 @@ class Trial:
         return body
 
 
-def _is_document(response: Any) -> bool:
+def _is_document(headers: Mapping[str, str]) -> bool:
     """JSON or a web page: not an event stream, whatever was asked for."""
-    kind = response.headers.get("content-type", "")
-    return bool(kind.startswith(("application/json", "text/html")))
+    return headers.get("content-type", "").startswith(("application/json", "text/html"))

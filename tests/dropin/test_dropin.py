@@ -1,0 +1,21 @@
+"""openai-python's own tests with every client wrapped: nothing worse than plain but the known four."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).with_name("run.py")
+pytestmark = [pytest.mark.dropin, pytest.mark.timeout(1200)]
+
+
+@pytest.mark.parametrize("openai", ["3.*", "2.54.*"])
+def test_wrapped_clients_pass_what_plain_ones_pass(openai: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(RUN), "--openai", openai], capture_output=True, text=True, check=False
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]
