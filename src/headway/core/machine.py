@@ -20,6 +20,7 @@ from typing import Protocol
 from headway.core.backoff import HINT_WAIT_MAX_S
 from headway.core.model import (
     CANCELLED,
+    DEADLINE_STREAMING,
     INFINITY,
     Action,
     Attempt,
@@ -463,8 +464,7 @@ class CallMachine:
         self._plan.withdrawn(self._pool, now)
         self._leave_line(now)
         self._finish = Finish(attempt)
-        kind = self._plan.last_kind or FailureClass.CANCELLED
-        self._close(attempt, outcome or Outcome(kind), now)
+        self._close(attempt, outcome or self._plan.last_outcome or CANCELLED, now)
         return self._finish
 
     def _give_up(self, rejection: Rejection, now: float) -> Finish:
@@ -511,7 +511,7 @@ def _result(attempt: Attempt, outcome: Outcome) -> str:
         case FailureClass.OK:
             return "ok"
         case FailureClass.CANCELLED:
-            return "cancelled"
+            return "timeout" if outcome.error_type == DEADLINE_STREAMING.error_type else "cancelled"
         case FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN | FailureClass.STALLED:
             return "timeout"
         case _:

@@ -304,7 +304,9 @@ def _hold_back_cold(
     kept: list[Candidate] = []
     outs: list[Out] = []
     for c in candidates:
-        if not c.breaker.proven and c.breaker.state is State.CLOSED and c.state.inflight >= cap:
+        # Failures count like attempts under way: the budget's start pays for `cap` of both.
+        unproven = not c.breaker.proven and c.breaker.state is State.CLOSED
+        if unproven and c.state.inflight + c.breaker.failures_in_row >= cap:
             outs.append(Out(c.endpoint.id, "cold", INFINITY))
         else:
             kept.append(c)

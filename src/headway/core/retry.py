@@ -55,6 +55,7 @@ class RetryPlan:
         "_retries",
         "last",
         "last_kind",
+        "last_outcome",
         "min_context",
         "next_up",
         "tried",
@@ -66,6 +67,7 @@ class RetryPlan:
         """Endpoints that failed this call: avoided while another is left."""
         self.last: Attempt | None = None
         self.last_kind: FailureClass | None = None
+        self.last_outcome: Outcome | None = None
         self.min_context = 0
         """After a context-length failure: only declared windows larger than this will do."""
         self._counted = 0
@@ -104,7 +106,7 @@ class RetryPlan:
 
     def note(self, attempt: Attempt, outcome: Outcome) -> None:
         """Remember the latest failure."""
-        self.last, self.last_kind = attempt, outcome.kind
+        self.last, self.last_kind, self.last_outcome = attempt, outcome.kind, outcome
         self._insisted = outcome.should_retry is True
 
     def schedule_free(self, outcome: Outcome, now: float) -> bool:
