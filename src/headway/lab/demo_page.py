@@ -162,14 +162,16 @@ def _cards(p: Figures, w: Figures) -> str:
 
 def _timelines(story: Story, plain: Arm, wrapped: Arm) -> str:
     at = grid(story.workload.duration_s, STEP_S)
-    arms = ((plain, GREY), (wrapped, BLUE))
+    arms = ((plain, "plain (dashed)", GREY), (wrapped, "headway", BLUE))
     return row(
         figure(
             "Tasks that succeed, by when they began",
             line_chart(
                 [
-                    Series(arm.name, color, success_over_time(arm.book.tasks, at, WINDOW_S))
-                    for arm, color in arms
+                    Series(
+                        name, color, success_over_time(arm.book.tasks, at, WINDOW_S), arm is plain
+                    )
+                    for arm, name, color in arms
                 ],
                 label="Success rate over time",
                 y_format="{}%",
@@ -183,8 +185,13 @@ def _timelines(story: Story, plain: Arm, wrapped: Arm) -> str:
             "Time to first token, p95",
             line_chart(
                 [
-                    Series(arm.name, color, ttft_over_time(arm.book.tasks, at, WINDOW_S, 0.95))
-                    for arm, color in arms
+                    Series(
+                        name,
+                        color,
+                        ttft_over_time(arm.book.tasks, at, WINDOW_S, 0.95),
+                        arm is plain,
+                    )
+                    for arm, name, color in arms
                 ],
                 label="Time to first token over time",
                 y_format="{} s",
