@@ -324,7 +324,7 @@ class Engine:
         """Under the lock: hand over what this turn has queued.
 
         Taken before the lock is released, so that whoever caused an event delivers it: a call's
-        events reach its sink in order, and before its driver acts on them, whatever other threads do.
+        events reach its sink in order, before its driver acts on them, whatever other threads do.
         """
         if not self._outbox and not self._wakes:
             return None

@@ -163,6 +163,14 @@ class Usage(NamedTuple):
 
 CANCELLED = Outcome(FailureClass.CANCELLED, error_type="cancelled")
 OK = Outcome(FailureClass.OK)
+FIRST_TOKEN_LATE = Outcome(
+    FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN, error_type="first_token_timeout"
+)
+"""`Attempt.first_token_by` passed in silence."""
+DEADLINE_SILENT = Outcome(FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN, error_type="deadline", soft=True)
+"""The caller's deadline passed in silence: soft, since it may just have been short."""
+DEADLINE_STREAMING = Outcome(FailureClass.CANCELLED, error_type="deadline")
+"""The caller's deadline passed while content kept coming: says nothing about the endpoint."""
 
 
 # --------------------------------------------------------------------------- a call and its actions

@@ -40,6 +40,7 @@ class Scheduled(NamedTuple):
     paid: bool
 
 
+_FIRST = Scheduled(-INFINITY, AttemptKind.INITIAL, 0.0, paid=False)
 _SENT = Scheduled(-INFINITY, AttemptKind.RETRY, 0.0, paid=False)
 
 
@@ -54,17 +55,19 @@ class RetryPlan:
         "_retries",
         "last",
         "last_kind",
+        "last_outcome",
         "min_context",
         "next_up",
         "tried",
     )
 
-    def __init__(self, now: float) -> None:
-        self.next_up = Scheduled(now, AttemptKind.INITIAL, 0.0, paid=False)
+    def __init__(self) -> None:
+        self.next_up = _FIRST
         self.tried: frozenset[str] = frozenset()
         """Endpoints that failed this call: avoided while another is left."""
         self.last: Attempt | None = None
         self.last_kind: FailureClass | None = None
+        self.last_outcome: Outcome | None = None
         self.min_context = 0
         """After a context-length failure: only declared windows larger than this will do."""
         self._counted = 0
@@ -103,7 +106,7 @@ class RetryPlan:
 
     def note(self, attempt: Attempt, outcome: Outcome) -> None:
         """Remember the latest failure."""
-        self.last, self.last_kind = attempt, outcome.kind
+        self.last, self.last_kind, self.last_outcome = attempt, outcome.kind, outcome
         self._insisted = outcome.should_retry is True
 
     def schedule_free(self, outcome: Outcome, now: float) -> bool:
