@@ -37,9 +37,11 @@ from headway.core.views import EndpointStatus, Explanation, PoolStatus
 from headway.cost import Pricer
 from headway.credentials import Credential, credential_named
 from headway.errors import HeadwayError
+from headway.policy.builtin import pass_through
 from headway.policy.decide import PolicyStatus
 from headway.policy.supply import PolicySupply
 from headway.record import Books, CallRecord
+from headway.task import current_scope
 from headway.transport import body as bodies
 from headway.transport.pins import PinMap
 
@@ -52,6 +54,9 @@ _log = logging.getLogger("headway")
 _ClientT = TypeVar("_ClientT", bound="OpenAI | AsyncOpenAI")
 
 MODES = ("enforce", "observe")
+NOWHERE = "https://headway.invalid/"
+CLASSES_TOLD_MAX = 64
+"""Unknown class names that are warned of, once each; more of them are made up as the calls go."""
 _RECORDED = frozenset({FirstToken, AttemptEnded, RetryDenied, CallQueued, CallDequeued, CallEnded})
 """Events that a call's record takes; the process's telemetry has no use for them."""
 
@@ -77,13 +82,16 @@ class Router:
         credentials: name -> `Credential`; a document can only name them.
         allowed_hosts: host patterns a fetched document may send calls to.
         own_hosts: hosts that are always allowed: `wrap` puts the client's own here.
-        public_keys: reserved for signed documents.
+        public_keys: for signed documents, which this version can't check: only None is accepted.
         cache_dir: where the last good document is kept across restarts; None keeps none.
-        shared_state: reserved for fleet-wide quotas.
+        shared_state: for fleet-wide quotas, which this version has not: only None is accepted.
         on_event: receives every `headway.core.model` event after the decision; what it raises is
             logged and goes no further.
         clock: monotonic seconds; `clock.wall()`, if there is one, gives Unix seconds.
         rng: the random source; `random.Random(seed)` makes decisions reproducible.
+
+    Where HEADWAY_DISABLED is set (to 1, true, yes or on) as the router is made, the policy is not
+    even read, and calls pass as if there were no router.
 
     Raises:
         PolicyError: the first document is bad, or cannot be had and nothing is cached.
@@ -137,12 +145,13 @@ class Router:
             wall_clock=self.wall_clock,
         )
         self.engine = Engine(
-            self._supply.initial(),
+            self._first_snapshot(),
             zone=zone,
             rng=self.rng,
             lock=threading.Lock(),
             on_event=self._on_event,
         )
+        self._unknown_classes: set[str] = set()
         self._telemetry.watch_router(self)
         _routers.add(self)
 
@@ -227,6 +236,8 @@ class Router:
 
         Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the task forbids it.
         """
+        if facts.traffic_class is not None:
+            self._rank(facts, facts.traffic_class)
         return self._books.open_call(facts, self.clock())
 
     def credential_for(self, endpoint: Endpoint) -> Credential | None:
@@ -255,6 +266,24 @@ class Router:
         return self._supply.status().age_s
 
     # -- inside
+
+    def _first_snapshot(self) -> Snapshot:
+        if self.disabled:
+            # Whoever switches Headway off must not depend on its policy being there, or sound.
+            return pass_through(NOWHERE)
+        return self._supply.initial()
+
+    def _rank(self, facts: CallFacts, name: str) -> None:
+        """A class brings its priority, unless the application gave a number, too."""
+        found = self.engine.snapshot.classes.get(name)
+        if found is None:
+            if name not in self._unknown_classes and len(self._unknown_classes) < CLASSES_TOLD_MAX:
+                self._unknown_classes.add(name)
+                _log.warning(
+                    "priority %r names no class of the policy: such calls have priority 0", name
+                )
+        elif current_scope().options.priority is None:
+            facts.priority = found.priority
 
     def _adopt(self, snapshot: Snapshot) -> None:
         self.engine.swap(snapshot, self.clock())

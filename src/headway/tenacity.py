@@ -56,7 +56,7 @@ def given_up(problem: BaseException) -> bool:
         headers = getattr(getattr(cause, "response", None), "headers", None)
         if headers is not None and headers.get("x-should-retry") == "false":
             return True
-        if any(note.startswith("headway") for note in getattr(cause, "__notes__", ())):
+        if any(note.startswith("Headway: ") for note in getattr(cause, "__notes__", ())):
             return True
         cause = cause.__cause__ or cause.__context__
     return False

@@ -319,7 +319,8 @@ class TrafficClass(Block):
     """A class of traffic: what goes first, what may be shed, what waiting costs."""
 
     priority: Annotated[int, Field(strict=True, ge=-1000, le=1000)] | None = Field(
-        default=None, description="Higher goes first; negative is background work (default 0)."
+        default=None, description="Higher goes first; negative is background work (default 0; of the class "
+        "interactive 10, of background -10: these two need not be defined)."
     )
     sheddable: Flag | None = Field(
         default=None, description="May be refused under load (default true)."
