@@ -121,4 +121,4 @@ def _take(budget: RetryBudget | None) -> bool:
             return False
     if budget is not None and not budget.take_retry():
         return False
-    return task is None or task.take_extra_attempt()
+    return task is None or task._take_extra_attempt()

@@ -34,7 +34,7 @@ def test_a_part_has_the_tasks_name_id_and_what_is_left(play: Player, clock: Cloc
         assert 19 < part.remaining_s <= 20
         options = tasks.current_scope().options
         assert (options.traffic_class, options.session) == ("interactive", "s;1=é")
-        assert part.ledger.caps.cost == Decimal("0.0065")
+        assert part._ledger.caps.cost == Decimal("0.0065")
         play(Try("us-1", usage=tokens(1000, 400)))
         with pytest.raises(TaskLimitExceeded):
             play(Try("us-1", usage=tokens(1000, 100)))

@@ -137,7 +137,8 @@ class Selection(Block):
         "which the less busy is kept. Of steady alone.",
     )
     explore: Fraction | None = Field(
-        default=None, description="Share of calls without a warm endpoint that follow the weights alone "
+        default=None,
+        description="Share of calls without a warm endpoint that follow the weights alone "
         "(default 0).",
     )
 
@@ -264,12 +265,11 @@ class Handling(Block):
     hedge: Hedge | None = Field(default=None, description="A second attempt beside a slow one.")
     admission: Admission | None = Field(default=None, description="Queueing and shedding.")
     coalesce: Flag | None = Field(
-        default=None, description="Join identical calls in flight (default false). This version joins none, and "
+        default=None,
+        description="Join identical calls in flight (default false). This version joins none, and "
         "warns where it is on.",
     )
-    cache: Cache | None = Field(
-        default=None, description="Reuse of answers: none in this version."
-    )
+    cache: Cache | None = Field(default=None, description="Reuse of answers: none in this version.")
     mode: Literal["observe", "enforce"] | None = Field(
         default=None,
         description="observe: decide and record, but change nothing (default: as the router).",

@@ -137,8 +137,7 @@ def build_snapshot(policy: Policy, *, source: str, zone: str | None) -> core.Sna
             _route(name, route, policy, endpoints)
             for name, route in zip(names, policy.routes, strict=True)
         ),
-        classes=CLASSES
-        | {name: _class(name, traffic) for name, traffic in policy.classes.items()},
+        classes=CLASSES | {name: _class(name, traffic) for name, traffic in policy.classes.items()},
     )
 
 

@@ -121,8 +121,12 @@ class Capacity(Block):
     concurrency: Count | None = Field(default=None, description="Calls at once.")
     rpm: Rate | None = Field(default=None, description="Requests per minute.")
     tpm: Rate | None = Field(default=None, description="Tokens per minute, input and output.")
-    input_tps: Rate | None = Field(default=None, description="Prompt tokens per second (for the optimizer).")
-    output_tps: Rate | None = Field(default=None, description="Generated tokens per second (for the optimizer).")
+    input_tps: Rate | None = Field(
+        default=None, description="Prompt tokens per second (for the optimizer)."
+    )
+    output_tps: Rate | None = Field(
+        default=None, description="Generated tokens per second (for the optimizer)."
+    )
 
 
 class Observed(Block):
@@ -288,7 +292,9 @@ class Endpoint(Block):
         "other names are for people.",
     )
     max_context_tokens: Count | None = Field(default=None, description="Largest context.")
-    max_body_bytes: Count | None = Field(default=None, description="Largest request body (for people).")
+    max_body_bytes: Count | None = Field(
+        default=None, description="Largest request body (for people)."
+    )
     params: Params | None = Field(default=None, description="Changes to the body.")
     headers: dict[str, str] = Field(
         default_factory=dict, description="Headers to add. Never keys: name a credential."
@@ -329,8 +335,9 @@ class TrafficClass(Block):
     """A class of traffic: what goes first, what may be shed, what waiting costs."""
 
     priority: Annotated[int, Field(strict=True, ge=-1000, le=1000)] | None = Field(
-        default=None, description="Higher goes first; negative is background work (default 0; of the class "
-        "interactive 10, of background -10: these two need not be defined)."
+        default=None,
+        description="Higher goes first; negative is background work (default 0; of the class "
+        "interactive 10, of background -10: these two need not be defined).",
     )
     sheddable: Flag | None = Field(
         default=None, description="May be refused under load (default true)."

@@ -98,7 +98,7 @@ class Books:
         task forbids the call."""
         task = current_scope().task
         if task is not None:
-            task.open_call(facts)
+            task._open_call(facts)
         return CallRecord(self, facts, task, now)
 
     def busy(self, endpoint_id: str) -> BusyTime:
@@ -214,7 +214,7 @@ class CallRecord:
         self._settling = True
         self._watch = None
         if self.task is not None:
-            self.task.ledger.discard_call()
+            self.task._ledger.discard_call()
 
     def on_event(self, event: Event) -> None:
         """The sink for the engine's events of this call. Never raises."""
@@ -235,7 +235,7 @@ class CallRecord:
         record = self.attempt(event.attempt)
         record.started = True
         if self.task is not None:
-            self.task.ledger.start_attempt(event.attempt.number)
+            self.task._ledger.start_attempt(event.attempt.number)
         price = record.endpoint.price
         if price is not None and price.per_gpu_hour is not None:
             record.busy_s = self._books.busy(record.endpoint.id).start(event.at)
@@ -299,7 +299,7 @@ class CallRecord:
             # The first calls of a process: loading the price list must not hold the answer back.
             self.deferred = True
             if self.task is not None:
-                self.task.defer(pricer.wait)
+                self.task._defer(pricer.wait)
             pricer.when_ready(self._settle)
         else:
             self._settle()
@@ -312,7 +312,7 @@ class CallRecord:
             self.settlement = _NOTHING._replace(unknown_attempts=len(self.attempts))
             self._cost = UNKNOWN
         if self.task is not None:
-            self.task.settle(self)
+            self.task._settle(self)
         self.deferred = False
         watch = self._watch
         if watch is not None:

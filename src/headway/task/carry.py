@@ -118,7 +118,7 @@ def _with_options(spec: TaskSpec, options: CallOptions) -> TaskSpec:
 
 def _cost_left(task: Task) -> Decimal | None:
     left: Decimal | None = None
-    ledger = task.ledger
+    ledger = task._ledger
     while True:
         if ledger.caps.cost is not None:
             here = max(ZERO, MONEY.subtract(ledger.caps.cost, ledger.cost))

@@ -230,7 +230,7 @@ class Telemetry(TaskObserver):
         """See `headway.task.TaskObserver`."""
         tracer = self._providers.tracer()
         if tracer is not None:
-            task.notes[self] = tasks.open_span(task, tracer, self.semconv)
+            task._notes[self] = tasks.open_span(task, tracer, self.semconv)
 
     def task_entered(self, task: Task) -> None:
         """Make its span current."""
@@ -267,7 +267,7 @@ class Telemetry(TaskObserver):
             opened.span.add_event(n.EVALUATION.name, dict(said))
 
     def _span_of(self, task: Task) -> tasks.TaskSpan | None:
-        found: tasks.TaskSpan | None = task.notes.get(self)
+        found: tasks.TaskSpan | None = task._notes.get(self)
         return found
 
 
