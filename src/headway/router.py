@@ -26,6 +26,7 @@ from headway.core.model import (
     CallEnded,
     CallFacts,
     CallQueued,
+    CallRejected,
     Event,
     FirstToken,
     RetryDenied,
@@ -40,7 +41,7 @@ from headway.errors import HeadwayError
 from headway.policy.builtin import pass_through
 from headway.policy.decide import PolicyStatus
 from headway.policy.supply import PolicySupply
-from headway.record import Books, CallRecord
+from headway.record import Books, CallRecord, ObservedCalls
 from headway.task import current_scope
 from headway.transport import body as bodies
 from headway.transport.pins import PinMap
@@ -69,6 +70,8 @@ class RouterStatus(NamedTuple):
     policy: PolicyStatus
     endpoints: tuple[EndpointStatus, ...]
     pools: tuple[PoolStatus, ...]
+    observed: ObservedCalls
+    """Calls in observe mode, and how often Headway would have done otherwise."""
 
 
 class Router:
@@ -129,7 +132,9 @@ class Router:
         tasklog.ensure_installed()
         self._telemetry = telemetries.telemetry()
         self._books = Books(
-            pricer=Pricer(on_unknown=self._telemetry.price_unknown), observer=self._telemetry
+            pricer=Pricer(on_unknown=self._telemetry.price_unknown),
+            observer=self._telemetry,
+            mode=mode,
         )
         self._supply = PolicySupply(
             policy,
@@ -185,6 +190,7 @@ class Router:
             self._supply.status(),
             self.engine.status(now),
             self.engine.pools(now),
+            self._books.observed,
         )
 
     def explain(
@@ -289,7 +295,7 @@ class Router:
         self.engine.swap(snapshot, self.clock())
 
     def _on_event(self, event: Event) -> None:
-        if type(event) not in _RECORDED:
+        if type(event) not in _RECORDED and not (self.mode == "observe" and _is_refusal(event)):
             self._telemetry.on_event(event)
         if self._hook is not None:
             try:
@@ -301,6 +307,11 @@ class Router:
         # The parent may have held the lock at the fork, and jitter must differ from the parent's.
         self.rng = random.Random() if isinstance(self.rng, random.Random) else self.rng
         self.engine.after_fork(threading.Lock(), self.rng)
+
+
+def _is_refusal(event: Event) -> bool:
+    # Nothing was refused where refusals are only observed.
+    return type(event) is CallRejected
 
 
 def _body_of(model: str, prompt: str | Sequence[Mapping[str, Any]]) -> bytes:

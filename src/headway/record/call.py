@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headway.core.model import (
     Attempt,
@@ -27,6 +27,7 @@ from headway.core.model import (
     CallFacts,
     CallRejected,
     Event,
+    FailureClass,
     FirstToken,
     Outcome,
     Rejection,
@@ -80,14 +81,34 @@ class CallObserver(Protocol):
         ...
 
 
+class ObservedCalls(NamedTuple):
+    """Calls that were only observed, and in how many the decision differed from what happened."""
+
+    calls: int = 0
+    elsewhere: int = 0
+    """Would have gone to another endpoint."""
+    refused: int = 0
+    """Would have been refused."""
+    retried: int = 0
+    """Failed, and would have been attempted again."""
+
+
 class Books:
-    """What the accounting of a router's calls needs: a price list and an observer. Thread-safe."""
+    """What the accounting of a router's calls needs: a price list and an observer. Thread-safe.
+
+    `mode` is the router's: "observe" for calls whose route says nothing else."""
 
     def __init__(
-        self, *, pricer: Pricer | None = None, observer: CallObserver | None = None
+        self,
+        *,
+        pricer: Pricer | None = None,
+        observer: CallObserver | None = None,
+        mode: str = "enforce",
     ) -> None:
         self.pricer = pricer if pricer is not None else Pricer()
         self.observer = observer
+        self.mode = mode
+        self.observed = ObservedCalls()
         self._busy: dict[str, BusyTime] = {}
 
     def open_call(self, facts: CallFacts, now: float) -> CallRecord:
@@ -100,6 +121,16 @@ class Books:
         if task is not None:
             task._open_call(facts)
         return CallRecord(self, facts, task, now)
+
+    def note_observed(self, record: CallRecord) -> None:
+        """Count an observed call that is over. Call with the lock held."""
+        seen = self.observed
+        self.observed = ObservedCalls(
+            seen.calls + 1,
+            seen.elsewhere + (record.observed_elsewhere is not None),
+            seen.refused + (record.rejection is not None),
+            seen.retried + record.observed_retry,
+        )
 
     def busy(self, endpoint_id: str) -> BusyTime:
         """The concurrency meter of an endpoint that is priced by GPU-hour."""
@@ -146,6 +177,33 @@ class CallRecord:
                 self._watch = books.observer.watch(self)
             except Exception as problem:  # noqa: BLE001 - telemetry never breaks a call
                 self._unwatch(problem)
+
+    @property
+    def is_observed(self) -> bool:
+        """What was decided was not done: the call went as the plain client makes it."""
+        call = self.call
+        return ((call.route.mode if call is not None else None) or self._books.mode) == "observe"
+
+    @property
+    def observed_elsewhere(self) -> str | None:
+        """Observed only: the id of the endpoint it would have gone to instead."""
+        first = self.attempts[0] if self.attempts else None
+        if first is None or not self.is_observed or first.attempt.endpoint_id == first.endpoint.id:
+            return None
+        return first.attempt.endpoint_id
+
+    @property
+    def observed_retry(self) -> bool:
+        """Observed only: it failed, and Headway would have attempted it again."""
+        outcome = self.outcome
+        return (
+            self.is_observed
+            and outcome is not None
+            and outcome.kind not in (FailureClass.OK, FailureClass.CANCELLED)
+            and self.winner is not None
+            and self.denied_by is None
+            and self.observed_elsewhere is None
+        )
 
     @property
     def wants_usage(self) -> bool:
@@ -266,9 +324,13 @@ class CallRecord:
         self.rejection = event.rejection
 
     def _call_ended(self, event: CallEnded) -> None:
+        self.outcome = event.outcome
         if event.winner is not None:
             self.winner = self.attempt(event.winner)
-        self.outcome = event.outcome
+        elif self.attempts and self.is_observed:
+            # The retry that was decided is not made: the application has what the attempt brought.
+            self.winner = self.attempts[-1]
+            self.outcome = self.winner.outcome or event.outcome
         self.ended_at = event.at
         self._attempts_made = event.attempts
         self.ended = True
@@ -285,6 +347,8 @@ class CallRecord:
             if self._settling:
                 return
             self._settling = True
+            if self.is_observed:
+                self._books.note_observed(self)
         if self.task is None and self._watch is None:
             return
         pricer = self._books.pricer
@@ -342,6 +406,8 @@ class CallRecord:
             if usage is not None:
                 tokens_in += usage.input_tokens or 0
                 tokens_out += usage.output_tokens or 0
+        if not self.attempts and self.is_observed:
+            unknown = 1  # refused in thought only: what was sent and spent is not known here
         self.settlement = Settlement(by_source, unknown, wasted, tokens_in, tokens_out, total)
         # Nothing sent, nothing spent: a refusal here is known to cost 0.
         self._cost = UNKNOWN if unknown and not total else Cost(total, source)

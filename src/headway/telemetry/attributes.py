@@ -146,13 +146,27 @@ def call_decisions(record: CallRecord, mode: str) -> SpanAttributes:
         found[n.QUEUE_WAIT] = record.queue_wait_s
     if record.denied_by is not None:
         found[n.RETRY_DENIED_BY] = record.denied_by
+    if record.is_observed:
+        found |= _observed(record)
     found |= money(record.cost, record.wasted)
     found[n.COST_COMPLETE] = record.cost_complete
     return found
 
 
+def _observed(record: CallRecord) -> SpanAttributes:
+    """What would have been done."""
+    found: SpanAttributes = {n.OBSERVED: True, n.OBSERVED_RETRY: record.observed_retry}
+    if record.observed_elsewhere is not None:
+        found[n.OBSERVED_ENDPOINT] = record.observed_elsewhere
+    if record.rejection is not None:
+        found[n.OBSERVED_REJECTED] = record.rejection.reason
+    return found
+
+
 def call_error(record: CallRecord) -> str | None:
     """error.type of a call that finally failed; None for success and for a caller who gave up."""
+    if record.rejection is not None and record.is_observed:
+        return None  # it was not refused, and how it ended is not known here
     if record.rejection is not None:
         return record.rejection.reason
     outcome = record.outcome
