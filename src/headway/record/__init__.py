@@ -2,7 +2,8 @@
 
 from headway.record.attempt import AttemptRecord
 from headway.record.busy import BusyTime
-from headway.record.call import Books, CallObserver, CallRecord, CallWatch, ObservedCalls
+from headway.record.call import Books, CallObserver, CallRecord, CallWatch
+from headway.record.observed import ObservedCalls
 
 __all__ = [
     "AttemptRecord",

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headway.core.model import (
     Attempt,
@@ -27,7 +27,6 @@ from headway.core.model import (
     CallFacts,
     CallRejected,
     Event,
-    FailureClass,
     FirstToken,
     Outcome,
     Rejection,
@@ -37,6 +36,7 @@ from headway.core.snapshot import Endpoint
 from headway.cost import UNKNOWN, ZERO, Cost, Pricer, add, worst_source
 from headway.record.attempt import NOT_BILLED, AttemptRecord, price_attempt, usage_to_price
 from headway.record.busy import BusyTime
+from headway.record.observed import ObservedCalls
 from headway.task.ledger import Settlement
 from headway.task.scope import current_scope
 
@@ -81,18 +81,6 @@ class CallObserver(Protocol):
         ...
 
 
-class ObservedCalls(NamedTuple):
-    """Calls that were only observed, and in how many the decision differed from what happened."""
-
-    calls: int = 0
-    elsewhere: int = 0
-    """Would have gone to another endpoint."""
-    refused: int = 0
-    """Would have been refused."""
-    retried: int = 0
-    """Failed, and would have been attempted again."""
-
-
 class Books:
     """What the accounting of a router's calls needs: a price list and an observer. Thread-safe.
 
@@ -121,16 +109,6 @@ class Books:
         if task is not None:
             task._open_call(facts)
         return CallRecord(self, facts, task, now)
-
-    def note_observed(self, record: CallRecord) -> None:
-        """Count an observed call that is over. Call with the lock held."""
-        seen = self.observed
-        self.observed = ObservedCalls(
-            seen.calls + 1,
-            seen.elsewhere + (record.observed_elsewhere is not None),
-            seen.refused + (record.rejection is not None),
-            seen.retried + record.observed_retry,
-        )
 
     def busy(self, endpoint_id: str) -> BusyTime:
         """The concurrency meter of an endpoint that is priced by GPU-hour."""
@@ -183,27 +161,6 @@ class CallRecord:
         """What was decided was not done: the call went as the plain client makes it."""
         call = self.call
         return ((call.route.mode if call is not None else None) or self._books.mode) == "observe"
-
-    @property
-    def observed_elsewhere(self) -> str | None:
-        """Observed only: the id of the endpoint it would have gone to instead."""
-        first = self.attempts[0] if self.attempts else None
-        if first is None or not self.is_observed or first.attempt.endpoint_id == first.endpoint.id:
-            return None
-        return first.attempt.endpoint_id
-
-    @property
-    def observed_retry(self) -> bool:
-        """Observed only: it failed, and Headway would have attempted it again."""
-        outcome = self.outcome
-        return (
-            self.is_observed
-            and outcome is not None
-            and outcome.kind not in (FailureClass.OK, FailureClass.CANCELLED)
-            and self.winner is not None
-            and self.denied_by is None
-            and self.observed_elsewhere is None
-        )
 
     @property
     def wants_usage(self) -> bool:
@@ -348,7 +305,7 @@ class CallRecord:
                 return
             self._settling = True
             if self.is_observed:
-                self._books.note_observed(self)
+                self._books.observed = self._books.observed.and_one(self)
         if self.task is None and self._watch is None:
             return
         pricer = self._books.pricer

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from headway.core.model import INFINITY, AttemptKind, FailureClass
 from headway.cost import Cost, provider_name
+from headway.record import observed
 from headway.record.attempt import NOT_BILLED
 from headway.telemetry import names as n
 
@@ -155,9 +156,10 @@ def call_decisions(record: CallRecord, mode: str) -> SpanAttributes:
 
 def _observed(record: CallRecord) -> SpanAttributes:
     """What would have been done."""
-    found: SpanAttributes = {n.OBSERVED: True, n.OBSERVED_RETRY: record.observed_retry}
-    if record.observed_elsewhere is not None:
-        found[n.OBSERVED_ENDPOINT] = record.observed_elsewhere
+    found: SpanAttributes = {n.OBSERVED: True, n.OBSERVED_RETRY: observed.would_retry(record)}
+    other = observed.elsewhere(record)
+    if other is not None:
+        found[n.OBSERVED_ENDPOINT] = other
     if record.rejection is not None:
         found[n.OBSERVED_REJECTED] = record.rejection.reason
     return found
