@@ -122,7 +122,7 @@ def _copy_of(client: openai.OpenAI | openai.AsyncOpenAI, http: Any) -> object:
 
 def _clone(http: Any, transport: Transport | AsyncTransport) -> Any:
     """The user's http client with our transport in it; everything else is shared with it."""
-    clone: Any = object.__new__(_clone_class(type(http)))
+    clone: Any = object.__new__(_clone_class(http.__class__))
     clone.__dict__.update(http.__dict__)
     clone._transport = transport
     clone._mounts = {}  # the original's are asked underneath

@@ -163,6 +163,11 @@ class Breaker:
         self._lease_until = now + lease_s
         return Permit(self._generation, is_probe=True)
 
+    @property
+    def failures_in_row(self) -> int:
+        """Failures since the last success, or since it last changed state."""
+        return self._consecutive
+
     # -- results
 
     def record(self, permit: Permit, health: Health, started_at: float, now: float) -> None:

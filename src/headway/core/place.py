@@ -137,6 +137,33 @@ class Request(NamedTuple):
     min_context: int = 0
 
 
+def place_sole(
+    world: World, facts: CallFacts, route: Route, snapshot: Snapshot
+) -> Placement | None:
+    """The usual case at a fraction of the cost: one endpoint, and nothing to say against it.
+
+    None: something is to be said, or there is a choice; `place` looks at everything.
+    """
+    state = world.states.get(route.sole or "")
+    if state is None or world.blocks or facts.pinned_to is not None:
+        return None
+    endpoint = snapshot.endpoints[state.endpoint.id]
+    model = endpoint.upstream_model(facts.model)
+    breaker = state.breakers.get(model)
+    if (
+        breaker is None
+        or breaker.state is not State.CLOSED
+        or endpoint.state != "active"
+        or endpoint.profile is not None
+        or endpoint.max_context_tokens is not None
+        or state.outs
+        or state.is_paced
+        or state.limit.limit is not None
+    ):
+        return None
+    return Placement(Candidate(endpoint, state, breaker, model, 1.0), "only")
+
+
 def place(world: World, request: Request, now: float) -> Placement:
     """Choose an endpoint for the call, or say what it must wait for."""
     outs: list[Out] = []
@@ -191,7 +218,6 @@ def assess(
 ) -> tuple[list[Candidate], list[Out]]:
     """Divide a group into those that could take the call now and those that could not, with why."""
     facts, snapshot = request.facts, request.snapshot
-    ceiling = request.route.admission.max_inflight
     candidates: list[Candidate] = []
     outs: list[Out] = []
     soft: float = 0.0
@@ -201,7 +227,7 @@ def assess(
         endpoint = snapshot.endpoints.get(endpoint_id)
         if endpoint is None:
             continue
-        state = world.state(endpoint, ceiling)
+        state = world.state(endpoint)
         model = endpoint.upstream_model(group.model or facts.model)
         breaker = state.breaker(model, world.rng)
         total += weight
@@ -278,7 +304,9 @@ def _hold_back_cold(
     kept: list[Candidate] = []
     outs: list[Out] = []
     for c in candidates:
-        if not c.breaker.proven and c.breaker.state is State.CLOSED and c.state.inflight >= cap:
+        # Failures count like attempts under way: the budget's start pays for `cap` of both.
+        unproven = not c.breaker.proven and c.breaker.state is State.CLOSED
+        if unproven and c.state.inflight + c.breaker.failures_in_row >= cap:
             outs.append(Out(c.endpoint.id, "cold", INFINITY))
         else:
             kept.append(c)

@@ -127,16 +127,16 @@ def limit_reads(response: httpx2.Response, limits: Limits) -> Callable[[], None]
     """
     stream: Any = response.extensions.get("network_stream")
     version = response.extensions.get("http_version", b"")
-    if stream is None or not version.startswith(b"HTTP/1"):
+    read = getattr(stream, "read", None)
+    if read is None or not version.startswith(b"HTTP/1"):
         return None
-    read = stream.read
 
     def bounded(max_bytes: int, timeout: float | None = None) -> Any:
         return read(max_bytes, limits.shorter(timeout))
 
     try:
         stream.read = bounded
-    except AttributeError:
+    except AttributeError:  # a class with slots: nobody's we know of
         return None
 
     def undo() -> None:
