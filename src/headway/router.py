@@ -88,7 +88,7 @@ class Router:
         public_keys: for signed documents, which this version can't check: only None is accepted.
         cache_dir: where the last good document is kept across restarts; None keeps none.
         shared_state: for fleet-wide quotas, which this version has not: only None is accepted.
-        on_event: receives every `headway.core.model` event after the decision; what it raises is
+        on_event: receives every event (`headway.events`) after the decision; what it raises is
             logged and goes no further.
         clock: monotonic seconds; `clock.wall()`, if there is one, gives Unix seconds.
         rng: the random source; `random.Random(seed)` makes decisions reproducible.
