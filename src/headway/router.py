@@ -56,8 +56,8 @@ _ClientT = TypeVar("_ClientT", bound="OpenAI | AsyncOpenAI")
 
 MODES = ("enforce", "observe")
 NOWHERE = "https://headway.invalid/"
-CLASSES_TOLD_MAX = 64
-"""Unknown class names that are warned of, once each; more of them are made up as the calls go."""
+WARNINGS_MAX = 64
+"""Unknown names that are warned of, once each; more than these are made up as the calls go."""
 _RECORDED = frozenset({FirstToken, AttemptEnded, RetryDenied, CallQueued, CallDequeued, CallEnded})
 """Events that a call's record takes; the process's telemetry has no use for them."""
 
@@ -156,7 +156,7 @@ class Router:
             lock=threading.Lock(),
             on_event=self._on_event,
         )
-        self._unknown_classes: set[str] = set()
+        self._warned: set[tuple[str, str]] = set()
         self._telemetry.watch_router(self)
         _routers.add(self)
 
@@ -244,6 +244,10 @@ class Router:
         """
         if facts.traffic_class is not None:
             self._rank(facts, facts.traffic_class)
+        if facts.route is not None and self.engine.snapshot.route_named(facts.route) is None:
+            self._warn_once(
+                "no route of the policy is named %r: such calls pass through untouched", facts.route
+            )
         return self._books.open_call(facts, self.clock())
 
     def credential_for(self, endpoint: Endpoint) -> Credential | None:
@@ -279,15 +283,19 @@ class Router:
             return pass_through(NOWHERE)
         return self._supply.initial()
 
+    def _warn_once(self, text: str, name: str) -> None:
+        told = (text, name)
+        if told not in self._warned and len(self._warned) < WARNINGS_MAX:
+            self._warned.add(told)
+            _log.warning(text, name)
+
     def _rank(self, facts: CallFacts, name: str) -> None:
         """A class brings its priority, unless the application gave a number, too."""
         found = self.engine.snapshot.classes.get(name)
         if found is None:
-            if name not in self._unknown_classes and len(self._unknown_classes) < CLASSES_TOLD_MAX:
-                self._unknown_classes.add(name)
-                _log.warning(
-                    "priority %r names no class of the policy: such calls have priority 0", name
-                )
+            self._warn_once(
+                "priority %r names no class of the policy: such calls have priority 0", name
+            )
         elif current_scope().options.priority is None:
             facts.priority = found.priority
 

@@ -62,6 +62,17 @@ def test_an_unknown_class_is_told_once_and_ranks_as_usual(
     assert caplog.text.count("'interactiv' names no class") == 1
 
 
+def test_an_unknown_route_is_told_once_and_such_calls_pass_through(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ScriptedEndpoints({"a": "hi"}) as fleet, caplog.at_level(logging.WARNING, "headway"):
+        with headway.options(route="mian"):
+            for _ in range(2):
+                fleet.wrap().chat.completions.create(**ASK)  # type: ignore[call-overload]
+    assert caplog.text.count("no route of the policy is named 'mian'") == 1
+    assert not fleet.events
+
+
 def test_a_tasks_priority_reaches_the_engine(caplog: pytest.LogCaptureFixture) -> None:
     queued: list[CallFacts] = []
     with ScriptedEndpoints({"a": "hi"}) as fleet:
