@@ -10,6 +10,7 @@ import pytest
 
 import headway
 from headway.core.model import CallFacts
+from headway.events import AttemptStarted
 from headway.testing import ScriptedEndpoints, document, error
 
 ASK = {"model": "scripted-model", "messages": [{"role": "user", "content": "hello"}]}
@@ -70,7 +71,7 @@ def test_an_unknown_route_is_told_once_and_such_calls_pass_through(
             for _ in range(2):
                 fleet.wrap().chat.completions.create(**ASK)  # type: ignore[call-overload]
     assert caplog.text.count("no route of the policy is named 'mian'") == 1
-    assert not fleet.events
+        assert not fleet.events.of(AttemptStarted)
 
 
 def test_a_tasks_priority_reaches_the_engine(caplog: pytest.LogCaptureFixture) -> None:
