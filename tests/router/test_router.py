@@ -71,7 +71,7 @@ def test_an_unknown_route_is_told_once_and_such_calls_pass_through(
             for _ in range(2):
                 fleet.wrap().chat.completions.create(**ASK)  # type: ignore[call-overload]
     assert caplog.text.count("no route of the policy is named 'mian'") == 1
-        assert not fleet.events.of(AttemptStarted)
+    assert not fleet.events.of(AttemptStarted)
 
 
 def test_a_tasks_priority_reaches_the_engine(caplog: pytest.LogCaptureFixture) -> None:
