@@ -51,9 +51,9 @@ def test_check_8_a_rate_limit_with_a_hint_is_honoured_and_the_fleet_spread() -> 
             hard_trips.extend([event] if breaker.is_hard else [])
         elif isinstance(event, EndpointThrottled):
             told_at[process] = event.at
-        elif isinstance(event, AttemptStarted):
-            if event.attempt.endpoint_id == "limited" and process in told_at:
-                waits.append(event.at - told_at.pop(process))
+        elif isinstance(event, AttemptStarted) and process in told_at:
+            is_back = event.attempt.endpoint_id == "limited"
+            waits.extend([event.at - told_at.pop(process)] if is_back else [])
 
     def limited(now: float, rng: random.Random) -> Reply:
         if rng.random() < 0.3:

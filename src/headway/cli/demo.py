@@ -40,4 +40,8 @@ def run(args: argparse.Namespace) -> int:
         return run_demo_real(seed=args.seed)
     from headway.lab.demo import run_demo
 
-    return run_demo(args.report, duration_s=args.seconds, seed=args.seed)
+    try:
+        return run_demo(args.report, duration_s=args.seconds, seed=args.seed)
+    except ValueError as exc:
+        print(f"headway demo: {exc}")
+        return 2

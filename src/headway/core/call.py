@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from headway.core.machine import CallMachine, Host
-from headway.core.model import Action, Attempt, CallFacts, Lock, Outcome, Sink, Waker
+from headway.core.model import Action, Attempt, Batch, CallFacts, Lock, Outcome, Sink, Waker
 from headway.core.snapshot import Route, Snapshot
 from headway.core.state import Pool
 
@@ -19,8 +19,12 @@ class LockingHost(Host, Protocol):
 
     lock: Lock
 
-    def flush(self) -> None:
-        """Deliver queued events and wake-ups; call without the lock."""
+    def take(self) -> Batch | None:
+        """Under the lock: hand over the events and wake-ups of this turn."""
+        ...
+
+    def deliver(self, batch: Batch | None) -> None:
+        """Without the lock: deliver them."""
         ...
 
 
@@ -51,7 +55,8 @@ class Call(CallMachine):
         """What to do now. Idempotent between reports."""
         with self._engine.lock:
             action = self.decide(now)
-        self._engine.flush()
+            batch = self._engine.take()
+        self._engine.deliver(batch)
         return action
 
     def on_first_token(self, attempt: Attempt, now: float) -> bool:
@@ -61,7 +66,8 @@ class Call(CallMachine):
         """
         with self._engine.lock:
             won = self.commit(attempt, now)
-        self._engine.flush()
+            batch = self._engine.take()
+        self._engine.deliver(batch)
         return won
 
     def on_outcome(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
@@ -69,13 +75,15 @@ class Call(CallMachine):
         with self._engine.lock:
             if not attempt.ended:
                 self.end_attempt(attempt, outcome, now)
-        self._engine.flush()
+            batch = self._engine.take()
+        self._engine.deliver(batch)
 
     def cancel(self, now: float) -> None:
         """The caller gave up: everything outstanding ends as cancelled and teaches nothing."""
         with self._engine.lock:
             self.abandon(now)
-        self._engine.flush()
+            batch = self._engine.take()
+        self._engine.deliver(batch)
 
     def set_waker(self, waker: Waker | None) -> bool:
         """Ask to be woken when a queue place comes up; True: it already has."""

@@ -15,6 +15,7 @@ from headway.core.call import Call
 from headway.core.expect import expect
 from headway.core.model import (
     INFINITY,
+    Batch,
     CallFacts,
     EndpointEjected,
     EndpointReadmitted,
@@ -72,6 +73,7 @@ class Engine:
         on_event: Sink | None = None,
     ) -> None:
         self.world = World(zone=zone, rng=rng)
+        self.world.ceilings = _ceilings(snapshot)
         self.lock: Lock = lock if lock is not None else NoLock()
         self._snapshot = snapshot
         self._on_event = on_event
@@ -110,10 +112,12 @@ class Engine:
                     del world.pools[name]
             used = {credential_key(e) for e in snapshot.endpoints.values()}
             world.blocks = {k: v for k, v in world.blocks.items() if k in used}
+            world.ceilings = ceilings
             self._snapshot = snapshot
             for pool in world.pools.values():
                 self.wake_next(pool, now)
-        self.flush()
+            batch = self.take()
+        self.deliver(batch)
 
     def begin(
         self,
@@ -142,7 +146,8 @@ class Engine:
             call = Call(
                 self, self._calls, facts, route, snapshot, pool, sink, now, is_expired=is_expired
             )
-        self.flush()
+            batch = self.take()
+        self.deliver(batch)
         return call
 
     def _sweep(self, pool: Pool, pool_size: int, now: float) -> None:
@@ -174,7 +179,7 @@ class Engine:
             world, snapshot = self.world, self._snapshot
             rows: list[EndpointStatus] = []
             for endpoint in snapshot.endpoints.values():
-                state = world.state(endpoint, None)
+                state = world.state(endpoint)
                 ejected = max(
                     (p.ejector.ejected_until(endpoint.id) for p in world.pools.values()),
                     default=-INFINITY,
@@ -279,7 +284,7 @@ class Engine:
                 tuple(rows),
             )
 
-    # -- for calls: under the lock, except flush
+    # -- for calls: under the lock, except deliver
 
     def emit(self, sink: Sink | None, event: Event) -> None:
         """Queue an event for the call's own sink and for the engine's."""
@@ -315,20 +320,32 @@ class Engine:
                 if waiter is not None:
                     waiter.wake()
 
-    def flush(self) -> None:
-        """Deliver what was queued. Callers never hold the lock here, so a sink may call back in."""
+    def take(self) -> Batch | None:
+        """Under the lock: hand over what this turn has queued.
+
+        Taken before the lock is released, so that whoever caused an event delivers it: a call's
+        events reach its sink in order, before its driver acts on them, whatever other threads do.
+        """
         if not self._outbox and not self._wakes:
+            return None
+        batch = self._outbox, self._wakes
+        self._outbox, self._wakes = [], []
+        return batch
+
+    def deliver(self, batch: Batch | None) -> None:
+        """Without the lock: tell the sinks, then wake the waiters. A sink may call back in."""
+        if batch is None:
             return
-        with self.lock:
-            outbox, self._outbox = self._outbox, []
-            wakes, self._wakes = self._wakes, []
-        for sink, event in outbox:
-            if sink is not None:
-                sink(event)
-            if self._on_event is not None:
-                self._on_event(event)
-        for waker in wakes:
-            waker()
+        events, wakes = batch
+        try:
+            for sink, event in events:
+                if sink is not None:
+                    sink(event)
+                if self._on_event is not None:
+                    self._on_event(event)
+        finally:  # a sink that raises must not leave anyone waiting
+            for waker in wakes:
+                waker()
 
     def after_fork(self, lock: Lock, rng: Rng) -> None:
         """In a forked child: replace the lock (it may have been held) and the random source (jitter

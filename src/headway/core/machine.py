@@ -20,6 +20,7 @@ from typing import Protocol
 from headway.core.backoff import HINT_WAIT_MAX_S
 from headway.core.model import (
     CANCELLED,
+    DEADLINE_STREAMING,
     INFINITY,
     Action,
     Attempt,
@@ -47,12 +48,14 @@ from headway.core.model import (
 from headway.core.place import (
     FLEETING,
     TIMED,
+    Group,
     Placement,
     Request,
     groups_for,
     has_alternative,
     never,
     place,
+    place_sole,
 )
 from headway.core.retry import RetryPlan
 from headway.core.sending import cannot_finish, kind_of, open_attempt
@@ -135,8 +138,8 @@ class CallMachine:
         self._sink = sink
         self._traffic = snapshot.classes.get(facts.traffic_class or "", _NO_CLASS)
         self._deadline_at = min(facts.deadline_at, now + route.deadline.total_s)
-        self._groups = groups_for(route, snapshot, facts, host.world.zone)
-        self._plan = RetryPlan(now)
+        self._groups: tuple[Group, ...] | None = None
+        self._plan = RetryPlan()
         self.line = Line(host, pool, is_sheddable=self._traffic.sheddable)
         self._finish: Finish | None = None
         self._committed: Attempt | None = None
@@ -179,10 +182,14 @@ class CallMachine:
         return self._launch(now)
 
     def _launch(self, now: float) -> Action:
+        plan = self._plan
+        if plan.last is None and self.line.ticket is None and not self._pool.queue.waiters:
+            usual = place_sole(self._host.world, self.facts, self.route, self.snapshot)
+            if usual is not None:
+                return self._send(usual, now)
         ahead = self.line.must_join(self.facts.priority)
         if ahead:
             return self._stand(ahead, now)
-        plan = self._plan
         placement = place(self._host.world, self._request(), now)
         if placement.candidate is None and plan.tried and plan.may_stay():
             placement = place(self._host.world, self._request(retry_same=True), now)
@@ -201,7 +208,7 @@ class CallMachine:
             self.route,
             self.snapshot,
             self._pool,
-            self._groups,
+            self._candidate_groups(),
             self._traffic.usd_per_second,
             self._traffic.ttft_slo_s,
             tried=frozenset() if retry_same else plan.tried,
@@ -212,6 +219,11 @@ class CallMachine:
             other_domain_than=domain,
             min_context=plan.min_context,
         )
+
+    def _candidate_groups(self) -> tuple[Group, ...]:
+        if self._groups is None:
+            self._groups = groups_for(self.route, self.snapshot, self.facts, self._host.world.zone)
+        return self._groups
 
     def _can_afford_probe(self, now: float) -> bool:
         """A probe that fails has to be hidden by a retry elsewhere: money and time."""
@@ -227,7 +239,8 @@ class CallMachine:
         assert candidate is not None
         if kind is None and cannot_finish(placement, candidate, facts, self._deadline_at, now):
             return self._give_up(Rejection("deadline"), now)
-        self._leave_line(now)
+        if self.line.ticket is not None:
+            self._leave_line(now)
         if self._host.world.blocks:
             self._host.world.begin_trial(candidate.endpoint, now)
         scheduled = self._plan.sent()
@@ -292,8 +305,9 @@ class CallMachine:
         return self._launch_after_line(now)
 
     def _refused(self, now: float) -> Action:
-        fallbacks = tuple(g for g in self._groups if g.is_fallback)
-        if fallbacks and len(fallbacks) < len(self._groups):
+        groups = self._candidate_groups()
+        fallbacks = tuple(g for g in groups if g.is_fallback)
+        if fallbacks and len(fallbacks) < len(groups):
             self._groups = fallbacks
             self._leave_line(now)
             return self._launch_after_line(now)
@@ -383,7 +397,9 @@ class CallMachine:
             self._win(attempt)
             self._close(attempt, outcome, now)
         elif self.running:
-            self._plan.note(attempt, outcome)  # the other attempt may still bring the answer
+            # The other attempt may still bring the answer; another hedge must not go back here.
+            self._plan.note(attempt, outcome)
+            self._plan.tried |= {attempt.endpoint_id}
         elif outcome.kind is FailureClass.CANCELLED:
             self._surface(attempt, "", now, outcome)
         else:
@@ -448,8 +464,7 @@ class CallMachine:
         self._plan.withdrawn(self._pool, now)
         self._leave_line(now)
         self._finish = Finish(attempt)
-        kind = self._plan.last_kind or FailureClass.CANCELLED
-        self._close(attempt, outcome or Outcome(kind), now)
+        self._close(attempt, outcome or self._plan.last_outcome or CANCELLED, now)
         return self._finish
 
     def _give_up(self, rejection: Rejection, now: float) -> Finish:
@@ -474,7 +489,7 @@ class CallMachine:
         if self._ended:
             return
         self._ended = True
-        self._pool.inflight -= 1
+        self._pool.inflight = max(0, self._pool.inflight - 1)  # zero after a fork
         self._emit(CallEnded(self.id, winner, outcome, self.attempts, now))
 
     def _emit(self, event: Event) -> None:
@@ -496,7 +511,7 @@ def _result(attempt: Attempt, outcome: Outcome) -> str:
         case FailureClass.OK:
             return "ok"
         case FailureClass.CANCELLED:
-            return "cancelled"
+            return "timeout" if outcome.error_type == DEADLINE_STREAMING.error_type else "cancelled"
         case FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN | FailureClass.STALLED:
             return "timeout"
         case _:

@@ -163,6 +163,14 @@ class Usage(NamedTuple):
 
 CANCELLED = Outcome(FailureClass.CANCELLED, error_type="cancelled")
 OK = Outcome(FailureClass.OK)
+FIRST_TOKEN_LATE = Outcome(
+    FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN, error_type="first_token_timeout"
+)
+"""`Attempt.first_token_by` passed in silence."""
+DEADLINE_SILENT = Outcome(FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN, error_type="deadline", soft=True)
+"""The caller's deadline passed in silence: soft, since it may just have been short."""
+DEADLINE_STREAMING = Outcome(FailureClass.CANCELLED, error_type="deadline")
+"""The caller's deadline passed while content kept coming: says nothing about the endpoint."""
 
 
 # --------------------------------------------------------------------------- a call and its actions
@@ -443,3 +451,5 @@ EVENTS: tuple[type, ...] = Event.__args__
 """Every event type: the table that telemetry is tested against."""
 
 Sink: TypeAlias = Callable[[Event], None]
+Batch: TypeAlias = tuple[list[tuple[Sink | None, Event]], list[Waker]]
+"""What one turn has to tell and whom to wake, once the engine's lock is released."""

@@ -137,6 +137,33 @@ class Request(NamedTuple):
     min_context: int = 0
 
 
+def place_sole(
+    world: World, facts: CallFacts, route: Route, snapshot: Snapshot
+) -> Placement | None:
+    """The usual case at a fraction of the cost: one endpoint, and nothing to say against it.
+
+    None: something is to be said, or there is a choice; `place` looks at everything.
+    """
+    state = world.states.get(route.sole or "")
+    if state is None or world.blocks or facts.pinned_to is not None:
+        return None
+    endpoint = snapshot.endpoints[state.endpoint.id]
+    model = endpoint.upstream_model(facts.model)
+    breaker = state.breakers.get(model)
+    if (
+        breaker is None
+        or breaker.state is not State.CLOSED
+        or endpoint.state != "active"
+        or endpoint.profile is not None
+        or endpoint.max_context_tokens is not None
+        or state.outs
+        or state.is_paced
+        or state.limit.limit is not None
+    ):
+        return None
+    return Placement(Candidate(endpoint, state, breaker, model, 1.0), "only")
+
+
 def place(world: World, request: Request, now: float) -> Placement:
     """Choose an endpoint for the call, or say what it must wait for."""
     outs: list[Out] = []
@@ -191,7 +218,6 @@ def assess(
 ) -> tuple[list[Candidate], list[Out]]:
     """Divide a group into those that could take the call now and those that could not, with why."""
     facts, snapshot = request.facts, request.snapshot
-    ceiling = request.route.admission.max_inflight
     candidates: list[Candidate] = []
     outs: list[Out] = []
     soft: float = 0.0
@@ -201,7 +227,7 @@ def assess(
         endpoint = snapshot.endpoints.get(endpoint_id)
         if endpoint is None:
             continue
-        state = world.state(endpoint, ceiling)
+        state = world.state(endpoint)
         model = endpoint.upstream_model(group.model or facts.model)
         breaker = state.breaker(model, world.rng)
         total += weight
@@ -214,7 +240,11 @@ def assess(
         if out is not None:
             outs.append(out)
             continue
-        candidates.append(Candidate(endpoint, state, breaker, model, weight))
+        candidate = Candidate(endpoint, state, breaker, model, weight)
+        candidate.is_overruled = (
+            panic and breaker.state is not State.CLOSED and not breaker.is_probe_due(now)
+        )
+        candidates.append(candidate)
     if soft and not panic and total and (total - open_weight) < PANIC_WEIGHT * total:
         return assess(world, request, group, now, panic=True)
     if len(candidates) > 1 and not request.ignore_cold:
@@ -263,7 +293,7 @@ def _health_obstacle(
 ) -> Out | None:
     if breaker.state is not State.CLOSED:
         due = breaker.is_probe_due(now) and request.may_probe(now)
-        if not due and not (panic and not breaker.is_hard and breaker.can_force(now)):
+        if not due and not (panic and not breaker.is_hard):
             return Out(endpoint.id, "open", now + breaker.open_time_s(now))
     elif not panic and request.pool.ejector.ejected_until(endpoint.id) > now:
         return Out(endpoint.id, "ejected", request.pool.ejector.ejected_until(endpoint.id))
@@ -278,7 +308,9 @@ def _hold_back_cold(
     kept: list[Candidate] = []
     outs: list[Out] = []
     for c in candidates:
-        if not c.breaker.proven and c.breaker.state is State.CLOSED and c.state.inflight >= cap:
+        # Failures count like attempts under way: the budget's start pays for `cap` of both.
+        unproven = not c.breaker.proven and c.breaker.state is State.CLOSED
+        if unproven and c.state.inflight + c.breaker.failures_in_row >= cap:
             outs.append(Out(c.endpoint.id, "cold", INFINITY))
         else:
             kept.append(c)
@@ -294,10 +326,10 @@ def _pick(
         return Placement(candidates[0], "pinned", is_probe=_is_probe(candidates[0]))
     warm = None
     if len(candidates) > 1:
-        probe = next((c for c in candidates if c.breaker.state is not State.CLOSED), None)
+        probe = next((c for c in candidates if _is_probe(c)), None)
         if probe is not None and request.may_probe(now):
             return Placement(probe, "probe", group.is_fallback, is_probe=True)
-        usual = [c for c in candidates if c.breaker.state is State.CLOSED]
+        usual = [c for c in candidates if not _is_probe(c)]
         candidates = usual or candidates
         warm = _warm(world, request, now)
         if choice.usd_per_second > 0 or route.selection.algorithm in NEEDS_EXPECTATION:
@@ -338,7 +370,7 @@ def _warm(world: World, request: Request, now: float) -> Warm | None:
 
 
 def _is_probe(candidate: Candidate) -> bool:
-    return candidate.breaker.state is not State.CLOSED
+    return candidate.breaker.state is not State.CLOSED and not candidate.is_overruled
 
 
 def _within_slo(candidate: Candidate, request: Request, now: float) -> bool:

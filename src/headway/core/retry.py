@@ -40,6 +40,7 @@ class Scheduled(NamedTuple):
     paid: bool
 
 
+_FIRST = Scheduled(-INFINITY, AttemptKind.INITIAL, 0.0, paid=False)
 _SENT = Scheduled(-INFINITY, AttemptKind.RETRY, 0.0, paid=False)
 
 
@@ -50,30 +51,34 @@ class RetryPlan:
         "_counted",
         "_failovers",
         "_free_retries",
+        "_insisted",
         "_retries",
         "last",
         "last_kind",
+        "last_outcome",
         "min_context",
         "next_up",
         "tried",
     )
 
-    def __init__(self, now: float) -> None:
-        self.next_up = Scheduled(now, AttemptKind.INITIAL, 0.0, paid=False)
+    def __init__(self) -> None:
+        self.next_up = _FIRST
         self.tried: frozenset[str] = frozenset()
         """Endpoints that failed this call: avoided while another is left."""
         self.last: Attempt | None = None
         self.last_kind: FailureClass | None = None
+        self.last_outcome: Outcome | None = None
         self.min_context = 0
         """After a context-length failure: only declared windows larger than this will do."""
         self._counted = 0
         self._retries = 0
         self._failovers = 0
         self._free_retries = 0
+        self._insisted = False
 
     def may_stay(self) -> bool:
         """Whether the last failure may be repeated at the endpoint it happened on."""
-        return self.last_kind is None or TRAITS[self.last_kind].retry_here
+        return self._insisted or self.last_kind is None or TRAITS[self.last_kind].retry_here
 
     def sent(self) -> Scheduled:
         """The scheduled attempt is going out; returns what it was."""
@@ -101,7 +106,8 @@ class RetryPlan:
 
     def note(self, attempt: Attempt, outcome: Outcome) -> None:
         """Remember the latest failure."""
-        self.last, self.last_kind = attempt, outcome.kind
+        self.last, self.last_kind, self.last_outcome = attempt, outcome.kind, outcome
+        self._insisted = outcome.should_retry is True
 
     def schedule_free(self, outcome: Outcome, now: float) -> bool:
         """Schedule an immediate, uncharged repeat if the failure said nothing about anyone."""
@@ -127,17 +133,14 @@ class RetryPlan:
         now: float,
     ) -> str:
         """Schedule the next attempt and take its token, or return why there is none."""
-        traits = TRAITS[outcome.kind]
-        insists = outcome.should_retry is True
-        denied = self._forbidden(outcome, facts, route, insists=insists)
+        denied = self._forbidden(outcome, facts, route)
         if denied:
             return denied
         if outcome.kind is FailureClass.CONTEXT_LENGTH:
             window = snapshot.endpoints[attempt.endpoint_id].max_context_tokens
             self.min_context = max(self.min_context, window or max(1, facts.prompt_tokens))
         self.tried |= {attempt.endpoint_id}
-        may_stay = traits.retry_here or insists
-        delay = self._delay_s(outcome, facts, route, has_alternative, rng, may_stay=may_stay)
+        delay = self._delay_s(outcome, facts, route, has_alternative, rng)
         if delay is None:
             return "hint" if usable_hint(outcome.retry_after_s) else "breaker"
         if now + delay >= deadline_at:
@@ -148,10 +151,9 @@ class RetryPlan:
         self.next_up = Scheduled(now + delay, AttemptKind.RETRY, delay, paid=True)
         return ""
 
-    def _forbidden(self, outcome: Outcome, facts: CallFacts, route: Route, *, insists: bool) -> str:
-        traits = TRAITS[outcome.kind]
+    def _forbidden(self, outcome: Outcome, facts: CallFacts, route: Route) -> str:
         if outcome.should_retry is False or not (
-            traits.retry_here or traits.move_elsewhere or insists
+            self.may_stay() or TRAITS[outcome.kind].move_elsewhere
         ):
             return "not_retryable"
         on = route.retry.on
@@ -173,13 +175,11 @@ class RetryPlan:
         route: Route,
         has_alternative: Callable[[], bool],
         rng: Rng,
-        *,
-        may_stay: bool,
     ) -> float | None:
         if not facts.delegated and not facts.pinned_to and has_alternative():
             self._failovers += 1
             return 0.0 if self._failovers == 1 else rng.random() * FAILOVER_JITTER_S
-        if not may_stay:
+        if not self.may_stay():
             return None
         hint = usable_hint(outcome.retry_after_s)
         if hint is not None:

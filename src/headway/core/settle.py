@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headway.core.backoff import throttle_s, usable_hint, widen_hint
-from headway.core.breaker import Permit, State
+from headway.core.breaker import Breaker, Permit, State
+from headway.core.eject import PEERS_MIN
 from headway.core.expect import planned_latency_s
 from headway.core.model import (
     INFINITY,
@@ -67,7 +68,8 @@ def first_token(
         before = breaker.state
         permit = Permit(attempt.permit, attempt.is_probe)
         breaker.record(permit, Health.GOOD, attempt.started_at, now)
-        _report_breaker(state, attempt.model, before, now, emit, world)
+        if breaker.state is not before:
+            _report_breaker(state, attempt.model, breaker, before, now, emit)
 
 
 def settle(
@@ -88,7 +90,7 @@ def settle(
     permit = Permit(attempt.permit, attempt.is_probe)
     before = breaker.state
     inflight = state.inflight
-    state.inflight -= 1
+    state.inflight = max(0, inflight - 1)  # a forked child ends what only its parent counted
     health = outcome.health
     if world.blocks and TRAITS[outcome.kind].blame is not Blame.CREDENTIAL:
         is_good = health is Health.GOOD and not attempt.lost
@@ -97,12 +99,13 @@ def settle(
         breaker.release(permit)
     elif health is Health.GOOD:
         _learn_success(world, facts, route, pool, state, attempt, outcome, inflight, now)
-        if _was_slow(state, attempt):
+        if _was_slow(pool, state, attempt):
             breaker.record_slow(permit, now)
             state.blame(SOFT_BADNESS, now)
         else:
             breaker.record(permit, Health.GOOD, attempt.started_at, now)
-        pool.ejector.record(attempt.endpoint_id, ok=True)
+        if len(route.endpoint_ids) >= PEERS_MIN:
+            pool.ejector.record(attempt.endpoint_id, ok=True)
     else:
         _learn_failure(world, facts, pool, state, attempt, outcome, inflight, now, emit)
         if health is Health.NOTHING:
@@ -111,7 +114,8 @@ def settle(
             pass  # the cool-down is the whole answer; a server that paces us is healthy
         else:
             breaker.record(permit, health, attempt.started_at, now)
-    _report_breaker(state, attempt.model, before, now, emit, world)
+    if breaker.state is not before:
+        _report_breaker(state, attempt.model, breaker, before, now, emit)
 
 
 def _learn_success(
@@ -136,7 +140,9 @@ def _learn_success(
         uncached = max(0, outcome.input_tokens - outcome.cached_tokens)
     planned = planned_latency_s(state.endpoint, pool, uncached, output)
     pool.observe_call(seconds, output)
-    state.observe_latency(seconds, planned if planned is not None else seconds, now)
+    if route.sole is None or state.endpoint.profile is not None:
+        # Alone and without a plan it could only be compared with itself.
+        state.observe_latency(seconds, planned if planned is not None else seconds, now)
     if route.affinity.key and (facts.session is not None or facts.prefix):
         world.affinity.remember(
             facts.session, facts.prefix, facts.prompt_tokens, attempt.endpoint_id, now
@@ -146,7 +152,8 @@ def _learn_success(
         state.tpm.charge(outcome.input_tokens + output - estimated, now)
 
 
-def _was_slow(state: EndpointState, attempt: Attempt) -> bool:
+def _was_slow(pool: Pool, state: EndpointState, attempt: Attempt) -> bool:
+    """Whether the first token came far later than planned, and later than the pool's others do."""
     profile = state.endpoint.profile
     if profile is None or attempt.first_token_at is None:
         return False
@@ -156,7 +163,9 @@ def _was_slow(state: EndpointState, attempt: Attempt) -> bool:
     bound = SLOW_VS_MEAN * planned
     if profile.ttft_p99_s is not None:
         bound = max(SLOW_VS_P99 * profile.ttft_p99_s.at(load), 2.0 * planned)
-    return ttft > bound
+    usual = max(1.0, pool.ttft_ratio)
+    pool.observe_ttft_ratio(ttft / planned)
+    return ttft > bound * usual
 
 
 def _is_only_a_request_to_wait(outcome: Outcome) -> bool:
@@ -232,18 +241,16 @@ def _block_credential(
 
 
 def _report_breaker(
-    state: EndpointState, model: str, before: State, now: float, emit: Emit, world: World
+    state: EndpointState, model: str, breaker: Breaker, before: State, now: float, emit: Emit
 ) -> None:
-    breaker = state.breaker(model, world.rng)
-    if breaker.state is not before:
-        emit(
-            BreakerChanged(
-                state.endpoint.id,
-                model,
-                before.value,
-                breaker.state.value,
-                breaker.reason,
-                breaker.open_until,
-                now,
-            )
+    emit(
+        BreakerChanged(
+            state.endpoint.id,
+            model,
+            before.value,
+            breaker.state.value,
+            breaker.reason,
+            breaker.open_until,
+            now,
         )
+    )

@@ -275,6 +275,18 @@ class Route:
     """"observe" or "enforce" for this route alone; None: as the router."""
     endpoint_ids: frozenset[str] = frozenset()
     """Every endpoint the route can reach by weight (fallbacks excluded)."""
+    sole: str | None = field(init=False, default=None)
+    """The route's only endpoint, fallbacks included; None where there is a choice."""
+
+    def __post_init__(self) -> None:
+        ids = {
+            endpoint_id
+            for buckets in self.weights.by_zone.values()
+            for _, weights in buckets
+            for endpoint_id, _ in weights
+        }
+        if len(ids) == 1 and not self.fallback:
+            object.__setattr__(self, "sole", ids.pop())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

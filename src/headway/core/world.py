@@ -31,22 +31,25 @@ class Block(NamedTuple):
 class World:
     """The mutable knowledge of one process."""
 
-    __slots__ = ("affinity", "blocks", "pools", "rng", "states", "zone")
+    __slots__ = ("affinity", "blocks", "ceilings", "pools", "rng", "states", "zone")
 
     def __init__(self, *, zone: str | None, rng: Rng) -> None:
         self.zone = zone
         self.rng = rng
         self.states: dict[str, EndpointState] = {}
+        self.ceilings: dict[str, int] = {}
+        """endpoint id -> the tightest in-flight ceiling of the routes it serves."""
         self.pools: dict[str, Pool] = {}
         self.blocks: dict[str, Block] = {}
         """By credential key. Bounded by the credentials of the policy."""
         self.affinity = AffinityMap()
 
-    def state(self, endpoint: Endpoint, ceiling: int | None) -> EndpointState:
+    def state(self, endpoint: Endpoint) -> EndpointState:
         """The state of an endpoint, made at first use."""
         state = self.states.get(endpoint.id)
         if state is None:
-            state = self.states[endpoint.id] = EndpointState(endpoint, ceiling)
+            state = EndpointState(endpoint, self.ceilings.get(endpoint.id))
+            self.states[endpoint.id] = state
         return state
 
     def pool(self, route: Route, now: float) -> Pool:

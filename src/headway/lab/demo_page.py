@@ -106,138 +106,23 @@ def books_sentence(arm: Arm, figures: Figures) -> str:
         f"ledgers: {percent(float(off))} apart."
     )
     if arm.own_wasted is not None:
-        text += f" Of it, {money(arm.own_wasted)} is booked as wasted."
+        text += (
+            f" Of it, {money(arm.own_wasted)} is booked as wasted. The difference is attempts that "
+            "broke before they reported usage: those it estimates, without knowing what was cached."
+        )
     return text
 
 
 def build_page(story: Story, plain: Arm, wrapped: Arm) -> str:
     """The whole report as one HTML document."""
     p, w = figures_of(plain), figures_of(wrapped)
-    bands, marks = story.bands(), story.marks()
-    duration_s = story.workload.duration_s
-    at = grid(duration_s, STEP_S)
-
-    cards = row(
-        headline(
-            "Tasks that succeeded", f"{percent(p.success_rate)} plain", percent(w.success_rate)
-        ),
-        headline(
-            "Cost per 1,000 successful tasks",
-            f"{money(p.cost_per_success, per=1000)} plain",
-            money(w.cost_per_success, per=1000),
-            note=ratio(p.cost_per_success, w.cost_per_success),
-        ),
-        headline("Task time, p95", f"{seconds(p.task_p95)} plain", seconds(w.task_p95)),
-        headline(
-            "Spent on nothing",
-            f"{percent(p.waste_share)} of cost, plain",
-            percent(w.waste_share),
-        ),
-        kind="cards",
-    )
-    lines = row(
-        figure(
-            "Tasks that succeed, by when they began",
-            line_chart(
-                [
-                    Series("plain", GREY, success_over_time(plain.book.tasks, at, WINDOW_S)),
-                    Series("headway", BLUE, success_over_time(wrapped.book.tasks, at, WINDOW_S)),
-                ],
-                label="Success rate over time",
-                y_format="{}%",
-                y_max=100,
-                bands=bands,
-                marks=marks,
-            ),
-            note=f"Per cent, over the {WINDOW_S:g} s before. The policy is version 1 until then.",
-        ),
-        figure(
-            "Time to first token, p95",
-            line_chart(
-                [
-                    Series("plain", GREY, ttft_over_time(plain.book.tasks, at, WINDOW_S, 0.95)),
-                    Series("headway", BLUE, ttft_over_time(wrapped.book.tasks, at, WINDOW_S, 0.95)),
-                ],
-                label="Time to first token over time",
-                y_format="{} s",
-                bands=bands,
-                marks=marks,
-            ),
-            note="As the agent sees it, retries included. A call that failed counts all its time.",
-        ),
-    )
-    names = list(FLEET)
-    shares = row(
-        *(
-            figure(
-                f"Where attempts went: {arm.name}",
-                share_chart(
-                    at,
-                    sends_over_time(arm.sends, names, at, WINDOW_S),
-                    label=f"Share of attempts per endpoint, {arm.name}",
-                    bands=bands,
-                    marks=marks,
-                ),
-            )
-            for arm in (plain, wrapped)
-        )
-    )
-    arms = ((plain, p), (wrapped, w))
-    outcomes = figure(
-        "What became of the tasks",
-        bar_chart(
-            [
-                Bar(
-                    arm.name,
-                    [(f.succeeded, BLUE), (f.tasks - f.succeeded, VERMILION)],
-                    f"{f.succeeded} done, {f.tasks - f.succeeded} failed",
-                )
-                for arm, f in arms
-            ],
-            label="Tasks succeeded and failed",
-        ),
-        note="Blue: succeeded. Red: an error reached the agent, or the deadline passed.",
-    )
-    tokens = figure(
-        "What happened to prompt tokens",
-        bar_chart(
-            [
-                Bar(
-                    arm.name,
-                    [(f.cached_share, SKY), (1 - f.cached_share, BLUE)],
-                    f"{percent(f.cached_share)} from cache",
-                )
-                for arm, f in arms
-            ],
-            label="Prompt tokens from cache and computed",
-        ),
-        note="Light: found in an endpoint's prefix cache, at a tenth of the price. Dark: computed.",
-    )
-    costs = figure(
-        "What was paid for",
-        bar_chart(
-            [
-                Bar(
-                    arm.name,
-                    [(float(f.cost - f.waste), BLUE), (float(f.waste), VERMILION)],
-                    f"{money(f.cost)}, {money(f.waste)} wasted",
-                )
-                for arm, f in arms
-            ],
-            label="Cost, useful and wasted",
-        ),
-        note=(
-            "Blue: billed for successful tasks. Red: for tasks that failed, and for attempts "
-            "that brought nothing. By the endpoints' own ledgers, the same way for both."
-        ),
-    )
     return page(
         "Headway demo: the same agents, twice",
         "Recorded coding-agent sessions against four model endpoints while one dies, one turns "
         "ten times slower and one runs into its rate limit. First with plain clients, then with "
         "a wrapped one: same sessions, same arrivals, same faults.",
-        cards,
-        section("What happened", lines, shares),
+        _cards(p, w),
+        section("What happened", _timelines(story, plain, wrapped), _shares(story, plain, wrapped)),
         section(
             "Side by side",
             row(
@@ -245,12 +130,7 @@ def build_page(story: Story, plain: Arm, wrapped: Arm) -> str:
                     table(["", "plain", "headway"], table_rows(p, w)),
                     paragraphs("* A failed task counts as never done."),
                 ),
-                stack(
-                    outcomes,
-                    costs,
-                    tokens,
-                    paragraphs(f"Headway: {books_sentence(wrapped, w)}"),
-                ),
+                stack(*_bars(p, w), paragraphs(f"Headway: {books_sentence(wrapped, w)}")),
             ),
         ),
         section("How to read this", bullets(*_conditions(story, plain, wrapped))),
@@ -261,12 +141,149 @@ def build_page(story: Story, plain: Arm, wrapped: Arm) -> str:
     )
 
 
+def _cards(p: Figures, w: Figures) -> str:
+    return row(
+        headline(
+            "Tasks that succeeded", f"{percent(p.success_rate)} plain", percent(w.success_rate)
+        ),
+        headline(
+            "Cost per 1,000 successful tasks",
+            f"{money(p.cost_per_success, per=1000)} plain",
+            money(w.cost_per_success, per=1000),
+            note=ratio(p.cost_per_success, w.cost_per_success),
+        ),
+        headline("Task time, p95 *", f"{seconds(p.task_p95)} plain", seconds(w.task_p95)),
+        headline(
+            "Spent on nothing", f"{percent(p.waste_share)} of cost, plain", percent(w.waste_share)
+        ),
+        kind="cards",
+    )
+
+
+def _timelines(story: Story, plain: Arm, wrapped: Arm) -> str:
+    at = grid(story.workload.duration_s, STEP_S)
+    arms = ((plain, "plain (dashed)", GREY), (wrapped, "headway", BLUE))
+    return row(
+        figure(
+            "Tasks that succeed, by when they began",
+            line_chart(
+                [
+                    Series(
+                        name, color, success_over_time(arm.book.tasks, at, WINDOW_S), arm is plain
+                    )
+                    for arm, name, color in arms
+                ],
+                label="Success rate over time",
+                y_format="{}%",
+                y_max=100,
+                bands=story.bands(),
+                marks=story.marks(),
+            ),
+            note=f"Per cent, over the {WINDOW_S:g} s before. Shaded: what was wrong.",
+        ),
+        figure(
+            "Time to first token, p95",
+            line_chart(
+                [
+                    Series(
+                        name,
+                        color,
+                        ttft_over_time(arm.book.tasks, at, WINDOW_S, 0.95),
+                        arm is plain,
+                    )
+                    for arm, name, color in arms
+                ],
+                label="Time to first token over time",
+                y_format="{} s",
+                bands=story.bands(),
+                marks=story.marks(),
+            ),
+            note="As the agent sees it, retries included. A call that failed counts all its time.",
+        ),
+    )
+
+
+def _shares(story: Story, plain: Arm, wrapped: Arm) -> str:
+    at = grid(story.workload.duration_s, STEP_S)
+    return row(
+        *(
+            figure(
+                f"Where attempts went: {arm.name}",
+                share_chart(
+                    at,
+                    sends_over_time(arm.sends, list(FLEET), at, WINDOW_S),
+                    label=f"Share of attempts per endpoint, {arm.name}",
+                    bands=story.bands(),
+                    marks=story.marks(),
+                ),
+            )
+            for arm in (plain, wrapped)
+        )
+    )
+
+
+def _bars(p: Figures, w: Figures) -> list[str]:
+    arms = (("plain", p), ("headway", w))
+    return [
+        figure(
+            "What became of the tasks",
+            bar_chart(
+                [
+                    Bar(
+                        name,
+                        [(f.succeeded, BLUE), (f.tasks - f.succeeded, VERMILION)],
+                        f"{f.succeeded} done, {f.tasks - f.succeeded} failed",
+                    )
+                    for name, f in arms
+                ],
+                label="Tasks succeeded and failed",
+            ),
+            note="Blue: succeeded. Red: an error reached the agent, or the deadline passed.",
+        ),
+        figure(
+            "What was paid for",
+            bar_chart(
+                [
+                    Bar(
+                        name,
+                        [(float(f.cost - f.waste), BLUE), (float(f.waste), VERMILION)],
+                        f"{money(f.cost)}, {money(f.waste)} wasted",
+                    )
+                    for name, f in arms
+                ],
+                label="Cost, useful and wasted",
+            ),
+            note="Blue: billed for successful tasks. Red: for tasks that failed, and for attempts "
+            "that brought nothing. By the endpoints' own ledgers, the same way for both.",
+        ),
+        figure(
+            "What happened to prompt tokens",
+            bar_chart(
+                [
+                    Bar(
+                        name,
+                        [(f.cached_share, SKY), (1 - f.cached_share, BLUE)],
+                        f"{percent(f.cached_share)} from cache",
+                    )
+                    for name, f in arms
+                ],
+                label="Prompt tokens from cache and computed",
+            ),
+            note="Light: found in an endpoint's prefix cache, at a tenth of the price. "
+            "Dark: computed.",
+        ),
+    ]
+
+
 def _conditions(story: Story, plain: Arm, wrapped: Arm) -> list[str]:
     load, price = story.workload, PRICE_PER_MTOK
     seen_s = wrapped.policy_seen_s
     applied = (
         "" if seen_s is None else f" It was in force {seen_s - story.publish_at_s:.1f} s later."
     )
+    tasks = wrapped.book.tasks
+    failed = [task.error for task in tasks if task.error is not None]
+    shown = sum(error in {"StreamInterrupted", "StreamTimedOut"} for error in failed)
     text = f"""
         Plain is what people write by hand: four AsyncOpenAI clients taken in turn, with the SDK's
         own two retries. It is not a gateway, and this is no contest with one.
@@ -275,6 +292,10 @@ def _conditions(story: Story, plain: Arm, wrapped: Arm) -> list[str]:
         between. It succeeds if every call is answered before its deadline, which allows three times
         the usual duration. Both clients' agents stop at the deadline, and neither agent repeats a
         broken step.
+
+        Of headway's {len(failed)} failed tasks, {shown} had a stream that had already shown text
+        when its endpoint died or slowed down. Such a stream is never repeated behind the caller's
+        back; it ends with an error that carries what had come.
 
         The endpoints are simulated: real HTTP on loopback in front of a model of continuous
         batching with a prefix cache, calibrated to Llama 3 8B on one H100 (alpha) and on A100s (the

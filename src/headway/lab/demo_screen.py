@@ -143,6 +143,7 @@ class Panel:
         """Print it as a table."""
         from rich.table import Table
 
+        self.live.update("", refresh=True)  # the panel has done its work
         table = Table(box=None, pad_edge=False)
         for i, name in enumerate(head):
             table.add_column(name, justify="right" if i else "left")

@@ -73,7 +73,7 @@ def make_story(*, duration_s: float, seed: int) -> Story:
         )
 
     return Story(
-        workload=Workload(duration_s=duration_s),
+        workload=Workload(duration_s=duration_s, sessions=round(70 + 70 * unit)),
         faults=(
             fault("bravo", FaultKind.DIE, 4, 10),
             fault("charlie", FaultKind.SLOW, 11, 17),

@@ -118,7 +118,8 @@ thead th{{font-weight:600;border-bottom:2px solid {INK}}}
 ul{{margin:6px 0;padding-left:20px}}
 li{{margin:3px 0;max-width:92ch}}
 footer{{margin-top:34px;font-size:12.5px;color:{FAINT}}}
-@media(max-width:760px){{.two,.cards{{grid-template-columns:1fr}}}}
-@media print{{main{{max-width:none;padding:0}}body{{font-size:11pt}}
-section{{break-inside:auto}}h2{{break-after:avoid}}}}
+@media screen and (max-width:760px){{.two,.cards{{grid-template-columns:1fr}}}}
+@media print{{@page{{margin:14mm}}main{{max-width:none;padding:0}}body{{font-size:9.5pt}}
+table{{font-size:8.5pt}}th,td{{padding:3px 6px}}.two{{gap:4px 14px}}.now{{font-size:20pt}}
+h2{{break-after:avoid;margin-top:16px}}.card{{padding:6px 10px}}figcaption{{font-size:8pt}}}}
 """

@@ -96,7 +96,7 @@ class _Plot:
         bands: Sequence[Band],
         marks: Sequence[Mark],
     ) -> None:
-        self.rows = _band_rows(bands, marks)
+        self.rows = _band_rows(bands, marks, x[1] - x[0])
         self.top = 8 + BAND_ROW * (max(self.rows, default=-1) + 1)
         self.height = height + self.top + BOTTOM
         self.plot_height = height
@@ -162,12 +162,11 @@ class _Plot:
         )
 
 
-def _band_rows(bands: Sequence[Band], marks: Sequence[Mark]) -> list[int]:
+def _band_rows(bands: Sequence[Band], marks: Sequence[Mark], span: float) -> list[int]:
     """A label row for each band, then each mark, such that no two labels overlap."""
     ends: list[float] = []
     rows: list[int] = []
     spans = [(b.start, b.end, b.label) for b in bands] + [(m.at, m.at, m.label) for m in marks]
-    span = max((end for _, end, _ in spans), default=1.0) or 1.0
     for start, end, label in spans:
         # A label is about 6 units per character; the plot is 494 wide.
         needed = max(end, start + span * (6 * len(label) + 12) / 494)
@@ -254,7 +253,8 @@ def share_chart(
             widest = max(range(len(xs)), key=lambda i: (share[i], -abs(i - len(xs) // 3)))
             if share[widest] >= 12:
                 y = plot.py((above[widest] + below[widest]) / 2) + 4
-                x = min(max(plot.px(xs[widest]), LEFT + 24), WIDTH - RIGHT - 24)
+                half = 3.6 * len(name)  # of the label's width
+                x = min(max(plot.px(xs[widest]), LEFT + half), WIDTH - RIGHT - half)
                 body.append(
                     f'<text class="in" text-anchor="middle" x="{x:.1f}" y="{y:.1f}">'
                     f"{escape(name)}</text>"

@@ -47,10 +47,12 @@ from headway.core.call import Call
 from headway.core.engine import Engine
 from headway.core.model import (
     CANCELLED,
+    DEADLINE_SILENT,
+    DEADLINE_STREAMING,
+    FIRST_TOKEN_LATE,
     INFINITY,
     Attempt,
     Event,
-    FailureClass,
     Finish,
     Outcome,
     Rejection,
@@ -59,13 +61,6 @@ from headway.core.model import (
 )
 from headway.core.snapshot import Snapshot
 from headway.lab.virtual_records import Arrival, AttemptRecord, CallRecord, VirtualResult
-
-DEADLINE_UNSTARTED = Outcome(
-    FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN, error_type="deadline", soft=True
-)
-"""The caller's own deadline passed in silence: soft, since it may just have been short."""
-FIRST_TOKEN_TIMEOUT = Outcome(FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN, error_type="first_token")
-DEADLINE_STARTED = Outcome(FailureClass.CANCELLED, error_type="deadline")
 
 
 class VirtualRequest:
@@ -343,14 +338,14 @@ class _Run:
 
     def _first_token_limit(self, request: VirtualRequest) -> None:
         if not request.ended and request.attempt.first_token_at is None:
-            self.end(request, FIRST_TOKEN_TIMEOUT, told=False)
+            self.end(request, FIRST_TOKEN_LATE, told=False)
 
     def _deadline(self) -> None:
         if self.done:
             return
         for request in list(self.requests):
             started = request.attempt.first_token_at is not None
-            self.end(request, DEADLINE_STARTED if started else DEADLINE_UNSTARTED, told=False)
+            self.end(request, DEADLINE_STREAMING if started else DEADLINE_SILENT, told=False)
         self._tick()
 
     def _caller_leaves(self) -> None:

@@ -156,8 +156,10 @@ def call_error(record: CallRecord) -> str | None:
     if record.rejection is not None:
         return record.rejection.reason
     outcome = record.outcome
-    if outcome is None or outcome.kind in (FailureClass.OK, FailureClass.CANCELLED):
+    if outcome is None or outcome.kind is FailureClass.OK:
         return None
+    if outcome.kind is FailureClass.CANCELLED and outcome.error_type in (None, "cancelled"):
+        return None  # the caller's doing; a deadline or a full pool is an error to the caller
     winner = record.winner
     seen = winner.outcome if winner is not None and winner.outcome is not None else outcome
     return error_type(seen.error_type, seen.status, seen.kind)

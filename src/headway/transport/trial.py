@@ -16,7 +16,16 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from headway import quirks
-from headway.core.model import CANCELLED, OK, Attempt, FailureClass, Outcome
+from headway.core.model import (
+    CANCELLED,
+    DEADLINE_SILENT,
+    DEADLINE_STREAMING,
+    FIRST_TOKEN_LATE,
+    OK,
+    Attempt,
+    FailureClass,
+    Outcome,
+)
 from headway.transport import notes
 from headway.transport.decode import Inflater, decoded, encoding_of
 from headway.transport.home import Origin
@@ -309,10 +318,9 @@ class Trial:
         if isinstance(exc, self.flight.timeouts):
             match self.limits.exceeded():
                 case "deadline":
-                    kind = FailureClass.STALLED if phase == "stream" else _BEFORE
-                    return Outcome(kind, error_type="deadline")
+                    return DEADLINE_STREAMING if phase == "stream" else DEADLINE_SILENT
                 case "first_token":
-                    return Outcome(_BEFORE, error_type="first_token_timeout")
+                    return FIRST_TOKEN_LATE
                 case "idle":
                     return Outcome(FailureClass.STALLED, error_type="idle_timeout")
                 case _:
@@ -384,9 +392,6 @@ class Trial:
         body = b"".join(self._held)
         self._held = [body]
         return body
-
-
-_BEFORE = FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN
 
 
 def _is_document(headers: Mapping[str, str]) -> bool:

@@ -1,0 +1,104 @@
+"""Two endpoints, one dead from the start: no caller notices, and the dead one is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import openai
+import pytest
+
+from headway.core.model import AttemptStarted
+from headway.testing import FakeClock, ScriptedEndpoints, error, ok, refuse, timeout
+from tests.e2e.fleet import Fleet, asay, at_once, in_threads, say, texts
+from tests.servers import DONE, FIN, ROLE, SSE, Hang, R, Seen, chunk, completion
+from tests.servers import error as error_body
+
+CALLS = 200
+AT_ONCE = 64
+SENDS_MAX = 5
+PATIENCE_S = 0.3
+"""Of the client, where nothing else ends a call that nobody answers."""
+
+DEATHS = ("refused", "black hole", "503", "429", "429 with Retry-After")
+STEPS: dict[str, Any] = {
+    "black hole": Hang(30),
+    "503": R(503, error_body("down")),
+    "429": R(429, error_body("slow down", "rate_limit_error")),
+    "429 with Retry-After": R(429, error_body("slow down"), {"retry-after": "20"}),
+}
+
+
+@pytest.fixture(params=DEATHS)
+def pair(
+    request: pytest.FixtureRequest,
+    serve: Callable[..., Any],
+    fleet: Callable[..., Fleet],
+    refused_url: str,
+) -> Fleet:
+    """Endpoints `dead` and `alive`, equal shares."""
+    death = request.param
+    dead = refused_url if death == "refused" else serve(STEPS[death]).url
+    alive = serve(_answer)
+    # One processor serves all this: limits are wide enough for the endpoint that is alive.
+    route = {"deadline": {"ttft_ms": 1000}} if death == "black hole" else {}
+    return fleet({"alive": alive.url, "dead": dead}, route=route)
+
+
+def _answer(seen: Seen) -> Any:
+    if seen.json.get("stream"):
+        return SSE([ROLE, chunk("Hel"), chunk("lo"), FIN, DONE])
+    return R(200, completion("Hello"))
+
+
+def check(fleet: Fleet, answers: list[str]) -> None:
+    assert len(answers) == CALLS
+    assert texts(answers) == {"hello"}
+    assert fleet.sends_to("dead") <= SENDS_MAX
+    assert len(fleet.events.of(AttemptStarted)) <= CALLS + SENDS_MAX
+    fleet.ended()
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_one_after_another(stream: bool, pair: Fleet) -> None:
+    client = pair.client(timeout=PATIENCE_S)
+
+    check(pair, [say(client, stream=stream) for _ in range(CALLS)])
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_sixty_four_at_once(stream: bool, pair: Fleet) -> None:
+    async with pair.async_client(timeout=openai.Timeout(5.0, read=3.0)) as client:
+        check(pair, await at_once(lambda: asay(client, stream=stream), CALLS, AT_ONCE))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_sixty_four_threads(stream: bool, pair: Fleet) -> None:
+    client = pair.client(timeout=openai.Timeout(5.0, read=3.0))
+
+    check(pair, in_threads(lambda _: say(client, stream=stream), CALLS, AT_ONCE))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize(
+    "death",
+    [refuse(), timeout(), error(503), error(429), error(429, retry_after_s=20.0)],
+    ids=DEATHS,
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_whole_first_minute(seed: int, death: Any, stream: bool) -> None:
+    import random
+
+    clock = FakeClock()
+    with ScriptedEndpoints({"alive": ok("Hello"), "dead": death}, clock=clock) as scripted:
+        router = scripted.new_router(rng=random.Random(seed))
+        client = router.wrap(scripted.client(timeout=0.2))
+        began = clock()
+        answers = []
+        while clock() - began < 60.0:
+            answers.append(say(client, stream=stream, model=scripted.model))
+            clock.advance(0.3)
+
+        assert len(answers) >= CALLS - 10
+        assert texts(answers) == {"hello"}
+        assert scripted.sends_to("dead") <= SENDS_MAX
