@@ -45,7 +45,7 @@ from headway.core.snapshot import (
     Weights,
     WeightTable,
 )
-from headway.core.state import EndpointState
+from headway.core.state import EndpointState, Pool
 from headway.core.world import World
 
 F = FailureClass
@@ -245,6 +245,9 @@ class Bench:
 
     def state(self, name: str) -> EndpointState:
         return self.engine.world.states[name]
+
+    def pool(self, name: str = "chat") -> Pool:
+        return self.engine.world.pools[name]
 
     def breaker(self, name: str, model: str = "m") -> Breaker:
         return self.state(name).breaker(model, self.engine.world.rng)

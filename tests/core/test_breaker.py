@@ -240,22 +240,36 @@ def test_a_row_that_a_success_ended_leaves_no_epochs_behind() -> None:
 # ---------------------------------------------------------------- the ratio
 
 
-def alternate(breaker: Breaker, results: int, at: float) -> None:
+def alternate(breaker: Breaker, results: int, at: float, bad: Health = HARD) -> None:
     """Good, bad, good, bad ..."""
     for i in range(results):
-        finish(breaker, HARD if i % 2 else GOOD, at)
+        finish(breaker, bad if i % 2 else GOOD, at)
 
 
-def test_half_of_ten_results_bad_opens_it_on_soft_evidence() -> None:
+@pytest.mark.parametrize(("bad", "is_hard"), [(HARD, True), (SOFT, False)])
+def test_half_of_ten_results_bad_opens_it_on_evidence_of_their_kind(
+    bad: Health, is_hard: bool
+) -> None:
     breaker = Breaker(Even())
 
-    alternate(breaker, 9, at=5.0)  # 4 bad of 9
+    alternate(breaker, 9, at=5.0, bad=bad)  # 4 bad of 9
     assert state_of(breaker) is State.CLOSED
-    finish(breaker, HARD, 5.0)  # 5 bad of 10
+    finish(breaker, bad, 5.0)  # 5 bad of 10
 
     assert state_of(breaker) is State.OPEN
     assert breaker.reason == "ratio"
-    assert not breaker.is_hard
+    assert breaker.is_hard is is_hard
+
+
+@pytest.mark.parametrize(("broken", "is_hard"), [(2, False), (3, True)])
+def test_mixed_evidence_is_hard_when_half_of_it_is(broken: int, is_hard: bool) -> None:
+    breaker = Breaker(Even())
+    for i in range(5):
+        finish(breaker, GOOD, 5.0)
+        finish(breaker, HARD if i < broken else SOFT, 5.0)
+
+    assert state_of(breaker) is State.OPEN
+    assert breaker.is_hard is is_hard
 
 
 def test_less_than_half_bad_never_opens_it() -> None:
@@ -423,7 +437,7 @@ def test_a_soft_failure_fails_a_probe_and_hard_evidence_stays_hard() -> None:
 
 def test_a_hard_probe_turns_a_soft_opening_hard() -> None:
     breaker = Breaker(Even())
-    alternate(breaker, 10, at=0.0)
+    alternate(breaker, 10, at=0.0, bad=SOFT)
     assert not breaker.is_hard
     fail_probe(breaker, breaker.open_until, SOFT)
     assert not breaker.is_hard

@@ -925,13 +925,26 @@ def test_a_first_token_far_later_than_promised_is_soft_evidence(
     assert (bench.state("a").badness(ttft_s + 1.0) == 0.5) == slow
 
 
-def test_ten_slow_streams_open_the_breaker_on_soft_evidence() -> None:
+def test_ten_streams_slower_than_their_peers_open_the_breaker_on_soft_evidence() -> None:
     bench = Bench(A, endpoints=[endpoint("a", profile=profile(1.0))])
     for i in range(10):
         slow_stream(bench, 6.0, float(i))
+        bench.pool().ttft_ratio = 1.0  # where the pool's others keep it
 
     assert bench.breaker("a").state.value == "open"
     assert not bench.breaker("a").is_hard
+
+
+def test_lateness_that_all_share_is_nobody_s_fault() -> None:
+    bench = Bench(A, endpoints=[endpoint("a", profile=profile(1.0))])
+    for i in range(60):
+        slow_stream(bench, 6.0, 10.0 * i)
+
+    # ln 6 / ln 1.05 = 37 samples later six times the plan is what the pool's median expects
+    assert bench.pool().ttft_ratio == pytest.approx(6.0, rel=0.06)
+    for i in range(60, 80):
+        slow_stream(bench, 6.0, 10.0 * i)
+    assert bench.state("a").badness(1000.0) < 0.01
 
 
 def test_a_success_is_measured_against_what_was_planned_for_that_very_call() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import random
+from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
@@ -194,6 +195,39 @@ class NonReentrant:
 
     def __exit__(self, *exc: object) -> None:
         self.held = False
+
+
+class Intruder(NonReentrant):
+    """A lock that lets another thread's turn in as soon as it is released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_inside = False
+        self.turn: Callable[[], object] | None = None
+
+    def __exit__(self, *exc: object) -> None:
+        super().__exit__(*exc)
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            self.is_inside = True
+            turn()
+            self.is_inside = False
+
+
+def test_nobody_else_delivers_what_a_call_has_to_tell() -> None:
+    lock, stolen = Intruder(), list[Event]()
+    bench = Bench(AB, lock=lock)
+    other = bench.begin()
+    call = bench.engine.begin(
+        facts(), 0.0, sink=lambda event: stolen.append(event) if lock.is_inside else None
+    )
+    assert call is not None
+    lock.turn = lambda: other.next(0.0)
+
+    call.next_action(0.0)
+
+    assert stolen == []
+    assert len(bench.of(AttemptStarted)) == 2
 
 
 def test_every_public_method_takes_the_lock_once_and_lets_it_go() -> None:

@@ -83,6 +83,7 @@ class Breaker:
 
     __slots__ = (
         "_bad",
+        "_broken",
         "_burst_started",
         "_clean_since",
         "_clean_successes",
@@ -130,6 +131,7 @@ class Breaker:
         self._slot = 0
         self._seen = [0] * BUCKETS
         self._bad = [0] * BUCKETS
+        self._broken = [0] * BUCKETS
 
     # -- admission
 
@@ -184,7 +186,7 @@ class Breaker:
         if permit.generation == self._generation and self.state is State.CLOSED:
             self._consecutive = 0
             self.proven = True
-            self._tally(now, bad=True)
+            self._tally(now, Health.SOFT)
             self._trip_on_ratio(now)
 
     def release(self, permit: Permit) -> None:
@@ -233,12 +235,12 @@ class Breaker:
             self._consecutive = 0
             self._clean_successes += 1
             self.proven = True
-            self._tally(now, bad=False)
+            self._tally(now, Health.GOOD)
             return
         self._trips = self.trips(now)
         self._clean_since = now
         self._clean_successes = 0
-        self._tally(now, bad=True)
+        self._tally(now, health)
         if health is Health.HARD or not self.proven:
             self._count_consecutive(started_at, now)
             if self._consecutive >= CONSECUTIVE_MAX and self._is_more_than_one_burst(now):
@@ -265,20 +267,23 @@ class Breaker:
             or now - self._first_failure_at >= BURST_SPAN_S
         )
 
-    def _tally(self, now: float, *, bad: bool) -> None:
+    def _tally(self, now: float, health: Health) -> None:
         slot = int(now // BUCKET_S)
         gap = slot - self._slot
         if gap > 0:
             for i in range(min(gap, BUCKETS)):
-                self._seen[(slot - i) % BUCKETS] = self._bad[(slot - i) % BUCKETS] = 0
+                old = (slot - i) % BUCKETS
+                self._seen[old] = self._bad[old] = self._broken[old] = 0
             self._slot = slot
         self._seen[slot % BUCKETS] += 1
-        self._bad[slot % BUCKETS] += bad
+        self._bad[slot % BUCKETS] += health is not Health.GOOD
+        self._broken[slot % BUCKETS] += health is Health.HARD
 
     def _trip_on_ratio(self, now: float) -> None:
         seen, bad = sum(self._seen), sum(self._bad)
         if seen >= RATIO_MIN_RESULTS and bad >= RATIO_BAD * seen:
-            self._trip(now, hard=False, reason="ratio")
+            # What mostly breaks is broken; what is mostly late or busy may still be all there is.
+            self._trip(now, hard=2 * sum(self._broken) >= bad, reason="ratio")
 
     def _trip(self, now: float, *, hard: bool, reason: str) -> None:
         self._move(Signal.TRIP)
@@ -299,6 +304,7 @@ class Breaker:
         self._consecutive = 0
         self._seen = [0] * BUCKETS
         self._bad = [0] * BUCKETS
+        self._broken = [0] * BUCKETS
 
     def _move(self, signal: Signal) -> None:
         self.state = TRANSITIONS[self.state, signal]

@@ -240,7 +240,11 @@ def assess(
         if out is not None:
             outs.append(out)
             continue
-        candidates.append(Candidate(endpoint, state, breaker, model, weight))
+        candidate = Candidate(endpoint, state, breaker, model, weight)
+        candidate.is_overruled = (
+            panic and breaker.state is not State.CLOSED and not breaker.is_probe_due(now)
+        )
+        candidates.append(candidate)
     if soft and not panic and total and (total - open_weight) < PANIC_WEIGHT * total:
         return assess(world, request, group, now, panic=True)
     if len(candidates) > 1 and not request.ignore_cold:
@@ -289,7 +293,7 @@ def _health_obstacle(
 ) -> Out | None:
     if breaker.state is not State.CLOSED:
         due = breaker.is_probe_due(now) and request.may_probe(now)
-        if not due and not (panic and not breaker.is_hard and breaker.can_force(now)):
+        if not due and not (panic and not breaker.is_hard):
             return Out(endpoint.id, "open", now + breaker.open_time_s(now))
     elif not panic and request.pool.ejector.ejected_until(endpoint.id) > now:
         return Out(endpoint.id, "ejected", request.pool.ejector.ejected_until(endpoint.id))
@@ -322,10 +326,10 @@ def _pick(
         return Placement(candidates[0], "pinned", is_probe=_is_probe(candidates[0]))
     warm = None
     if len(candidates) > 1:
-        probe = next((c for c in candidates if c.breaker.state is not State.CLOSED), None)
+        probe = next((c for c in candidates if _is_probe(c)), None)
         if probe is not None and request.may_probe(now):
             return Placement(probe, "probe", group.is_fallback, is_probe=True)
-        usual = [c for c in candidates if c.breaker.state is State.CLOSED]
+        usual = [c for c in candidates if not _is_probe(c)]
         candidates = usual or candidates
         warm = _warm(world, request, now)
         if choice.usd_per_second > 0 or route.selection.algorithm in NEEDS_EXPECTATION:
@@ -366,7 +370,7 @@ def _warm(world: World, request: Request, now: float) -> Warm | None:
 
 
 def _is_probe(candidate: Candidate) -> bool:
-    return candidate.breaker.state is not State.CLOSED
+    return candidate.breaker.state is not State.CLOSED and not candidate.is_overruled
 
 
 def _within_slo(candidate: Candidate, request: Request, now: float) -> bool:

@@ -42,7 +42,7 @@ class Candidate:
         "breaker",
         "endpoint",
         "expected_s",
-        "is_probe",
+        "is_overruled",
         "model",
         "p",
         "penalty",
@@ -62,7 +62,8 @@ class Candidate:
         self.model = model
         self.weight = weight
         """Normalised among the candidates."""
-        self.is_probe = False
+        self.is_overruled = False
+        """Its breaker stands open on soft evidence, and is not listened to: too little is left."""
         self.q = 1.0
         self.slow_start = 1.0
         self.penalty = 1.0

@@ -99,7 +99,7 @@ def settle(
         breaker.release(permit)
     elif health is Health.GOOD:
         _learn_success(world, facts, route, pool, state, attempt, outcome, inflight, now)
-        if _was_slow(state, attempt):
+        if _was_slow(pool, state, attempt):
             breaker.record_slow(permit, now)
             state.blame(SOFT_BADNESS, now)
         else:
@@ -152,7 +152,8 @@ def _learn_success(
         state.tpm.charge(outcome.input_tokens + output - estimated, now)
 
 
-def _was_slow(state: EndpointState, attempt: Attempt) -> bool:
+def _was_slow(pool: Pool, state: EndpointState, attempt: Attempt) -> bool:
+    """Whether the first token came far later than planned, and later than the pool's others do."""
     profile = state.endpoint.profile
     if profile is None or attempt.first_token_at is None:
         return False
@@ -162,7 +163,9 @@ def _was_slow(state: EndpointState, attempt: Attempt) -> bool:
     bound = SLOW_VS_MEAN * planned
     if profile.ttft_p99_s is not None:
         bound = max(SLOW_VS_P99 * profile.ttft_p99_s.at(load), 2.0 * planned)
-    return ttft > bound
+    usual = max(1.0, pool.ttft_ratio)
+    pool.observe_ttft_ratio(ttft / planned)
+    return ttft > bound * usual
 
 
 def _is_only_a_request_to_wait(outcome: Outcome) -> bool:

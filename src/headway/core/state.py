@@ -33,6 +33,7 @@ BREAKERS_MAX = 256
 """Models per endpoint with a breaker of their own; the least recent is dropped."""
 UNIT_OVERHEAD_TOKENS = 64.0
 """Where there is no profile, a call costs (64 + output tokens) units of its pool's mean time."""
+TTFT_RATIO_RANGE = (0.25, 64.0)
 TTFT_HISTORY = 200
 TTFT_HISTORY_MIN = 50
 TTFT_REFRESH = 20
@@ -155,6 +156,7 @@ class Pool:
         "inflight",
         "name",
         "queue",
+        "ttft_ratio",
         "turn",
     )
 
@@ -168,6 +170,8 @@ class Pool:
         self.exhausted = False
         self.turn: dict[str, float] = {}
         """Credits of the smooth weighted round robin."""
+        self.ttft_ratio = 1.0
+        """Median of seen over planned TTFT, over all of the pool's endpoints."""
         self._unit_s: float | None = None
         self._ttft: dict[int, deque[float]] = {}
         self._p95: dict[int, float] = {}
@@ -190,6 +194,16 @@ class Pool:
         unit = seconds / (UNIT_OVERHEAD_TOKENS + output_tokens)
         known = self._unit_s
         self._unit_s = unit if known is None else known + 0.05 * (unit - known)
+
+    def observe_ttft_ratio(self, ratio: float) -> None:
+        """Fold seen over planned TTFT into the pool's median (a step of 5 % towards the sample).
+
+        The median, and not a mean: one slow endpoint of three must not make its own lateness look
+        usual, while lateness everywhere (overload, a client short of CPU) must.
+        """
+        step = 1.05 if ratio > self.ttft_ratio else 1.0 / 1.05
+        low, high = TTFT_RATIO_RANGE
+        self.ttft_ratio = min(high, max(low, self.ttft_ratio * step))
 
     def observe_ttft(self, ttft_s: float, prompt_tokens: int) -> None:
         """Remember a successful TTFT for the hedge delay."""
