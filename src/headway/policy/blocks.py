@@ -208,13 +208,13 @@ class Backoff(Block):
     @model_validator(mode="before")
     @classmethod
     def _from_tenacity(cls, value: Any) -> Any:  # whatever stands there
-        kind: type[object] = type(value)
-        if kind.__module__ != "tenacity.wait":  # tenacity need not be imported to know its own
+        module, name = value.__class__.__module__, value.__class__.__name__
+        if module != "tenacity.wait":  # tenacity need not be imported to know its own
             return value
-        if kind.__name__ != "wait_random_exponential" or value.exp_base != 2 or value.min != 0:
+        if name != "wait_random_exponential" or value.exp_base != 2 or value.min != 0:
             raise problem(
                 "base_ms and cap_ms, or tenacity.wait_random_exponential(multiplier=..., max=...)",
-                shown=Said(kind.__name__),
+                shown=Said(name),
             )
         return {"base_ms": value.multiplier * 1e3, "cap_ms": min(value.max * 1e3, DAY_MS)}
 
