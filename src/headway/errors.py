@@ -128,8 +128,7 @@ class _WireError(HeadwayError):
         request = state.pop("request", None)
         response = state.pop("response", None)
         if request is not None:
-            # Some gateways take a key in the URL.
-            bare = request.url.copy_with(username="", password="", query=None)
+            bare = request.url.copy_with(username="", password="", query=None)  # may hold keys
             state["_where"] = (request.method, str(bare))
         if response is not None:
             state["_status"] = response.status_code
