@@ -348,3 +348,28 @@ def test_helpers_that_stream_or_parse_work_as_ever(
     assert reply.http_response.is_closed
     parsed = client.run(chat.parse(model="m", messages=MESSAGES))
     assert parsed.choices[0].message.content == '{"a": 1}'
+
+
+def test_a_stream_that_the_collector_closes_under_a_lock_does_not_deadlock(
+    kind: str, serve: Callable[..., Any], caller: Callable[..., Any]
+) -> None:
+    if kind.startswith("async"):
+        pytest.skip("async streams are closed by their loop, never by the collector")
+    a = serve(SSE([ROLE, *([chunk("x"), 0.02] * 50)]))
+    host = Host(policy({"a": a.url}))
+    client = caller(a.url, host)
+    stream = client.chat(stream=True)
+    client.take(stream, 2)
+    cycle = [stream]
+    cycle.append(cycle)
+    gc.disable()
+    try:
+        del stream, cycle
+        assert not host.named(AttemptEnded)
+        with host.engine.lock:
+            gc.collect()
+    finally:
+        gc.enable()
+
+    [end] = ended(host)
+    assert end.outcome.kind is FailureClass.CANCELLED

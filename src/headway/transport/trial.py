@@ -386,9 +386,9 @@ class Trial:
             return
         self.finished = True
         self.outcome = outcome
-        flight = self.flight
         if self.is_elsewhere:
             outcome = outcome._replace(free_retry=True)  # it says nothing about that endpoint
+        flight = self.flight
         flight.call.on_outcome(self.attempt, outcome, flight.clock())
         if flight.is_observed:
             flight.abandon()  # a retry that the call may have scheduled is not made

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from headway.transport.collecting import is_collecting
 from headway.transport.handover import Handover, Step
 from headway.transport.limits import DRAIN_S
 
@@ -76,6 +77,9 @@ class WatchedStream:
         """End the attempt, wherever it is, and give the connection back."""
         if self._is_closed:
             return
+        if is_collecting():
+            _thread.start_new_thread(_close_quietly, (self,))
+            return
         self._is_closed = True
         try:
             if self._handover.wants_drain and not self._is_over:
@@ -97,9 +101,7 @@ class WatchedStream:
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
-            # The collector runs anywhere, even while this thread holds the engine's lock: a thread
-            # of its own can wait for that lock.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # no threads any more: the process ends
                 _thread.start_new_thread(_close_quietly, (self,))
 
 
