@@ -305,8 +305,8 @@ def test_extra_attempts_are_three_or_a_fifth_of_the_calls(play: Player) -> None:
             play(ANSWER)
         assert t.extra_attempts_left == 19
         for _ in range(19):
-            assert t.take_extra_attempt()
-        assert not t.take_extra_attempt()
+            assert t._take_extra_attempt()
+        assert not t._take_extra_attempt()
 
 
 def test_a_call_learns_what_its_task_knows(play: Player) -> None:
@@ -422,6 +422,6 @@ def test_facts_keep_what_the_application_named() -> None:
     with task("t", deadline=60):
         current = Task.current()
         assert current is not None
-        current.open_call(facts)
+        current._open_call(facts)
     assert facts.task_name == "mine"
     assert facts.deadline_at == 5.0

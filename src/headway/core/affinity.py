@@ -9,6 +9,7 @@ Pure; single-threaded under the engine's lock. Both maps are bounded and evict t
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import NamedTuple
 
 SESSIONS_MAX = 8_192
@@ -34,8 +35,9 @@ class AffinityMap:
     __slots__ = ("_prefixes", "_sessions")
 
     def __init__(self) -> None:
-        self._sessions: dict[str, tuple[str, int, float]] = {}
-        self._prefixes: dict[int, tuple[str, float]] = {}
+        # Ordered dicts: a plain one walks over its deleted entries to find its oldest.
+        self._sessions: OrderedDict[str, tuple[str, int, float]] = OrderedDict()
+        self._prefixes: OrderedDict[int, tuple[str, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._sessions) + len(self._prefixes)
@@ -76,15 +78,15 @@ class AffinityMap:
     ) -> None:
         """Note that `endpoint_id` has just served this prompt."""
         if session is not None:
-            self._sessions.pop(session, None)
             self._sessions[session] = (endpoint_id, prompt_tokens, now)
+            self._sessions.move_to_end(session)
             if len(self._sessions) > SESSIONS_MAX:
-                del self._sessions[next(iter(self._sessions))]
+                self._sessions.popitem(last=False)
         for block in prefix:
-            self._prefixes.pop(block, None)
             self._prefixes[block] = (endpoint_id, now)
+            self._prefixes.move_to_end(block)
         while len(self._prefixes) > PREFIXES_MAX:
-            del self._prefixes[next(iter(self._prefixes))]
+            self._prefixes.popitem(last=False)
 
     def forget(self, endpoint_id: str) -> None:
         """Drop everything about an endpoint that left the policy or lost its cache."""

@@ -132,10 +132,14 @@ class Selection(Block):
         | None
     ) = Field(default=None, description="Strategy (default steady).")
     choices: Annotated[int, Field(strict=True, ge=1, le=8)] | None = Field(
-        default=None, description="Draws of which the least busy is kept (default 1)."
+        default=None,
+        description="1 (default): one draw, damped by own outstanding calls; more: two draws, of "
+        "which the less busy is kept. Of steady alone.",
     )
     explore: Fraction | None = Field(
-        default=None, description="Share of calls that follow the weights alone (default 0)."
+        default=None,
+        description="Share of calls without a warm endpoint that follow the weights alone "
+        "(default 0).",
     )
 
 
@@ -239,7 +243,7 @@ class Admission(Block):
 
 
 class Cache(Block):
-    """Answers reused for identical calls."""
+    """Answers reused for identical calls. This version reuses none, and warns where it is on."""
 
     enabled: Flag | None = Field(default=None, description="Off by default.")
     ttl_s: Seconds | None = Field(
@@ -261,9 +265,11 @@ class Handling(Block):
     hedge: Hedge | None = Field(default=None, description="A second attempt beside a slow one.")
     admission: Admission | None = Field(default=None, description="Queueing and shedding.")
     coalesce: Flag | None = Field(
-        default=None, description="Join identical calls in flight (default false)."
+        default=None,
+        description="Join identical calls in flight (default false). This version joins none, and "
+        "warns where it is on.",
     )
-    cache: Cache | None = Field(default=None, description="Reuse of answers.")
+    cache: Cache | None = Field(default=None, description="Reuse of answers: none in this version.")
     mode: Literal["observe", "enforce"] | None = Field(
         default=None,
         description="observe: decide and record, but change nothing (default: as the router).",

@@ -84,18 +84,13 @@ class Figures:
         """Retries and hedges that may still be made: max(3, 20 % of the calls), less those made."""
         return max(0, self._ledger.extra_attempts_left() - self._extra_taken)
 
-    def take_extra_attempt(self) -> bool:
+    def _take_extra_attempt(self) -> bool:
         """Use up one of `extra_attempts_left` for a retry made outside (a tenacity loop)."""
         with self._ledger.lock:
             if self.extra_attempts_left <= 0:
                 return False
             self._extra_taken += 1
             return True
-
-    @property
-    def ledger(self) -> Ledger:
-        """The writing side."""
-        return self._ledger
 
     def _settled(self) -> None:
         # Only right after the first calls of a process, while the price list is being loaded.
