@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from headway.policy.fields import (
+    DAY_MS,
     Amount,
     Block,
     Count,
@@ -21,6 +22,7 @@ from headway.policy.fields import (
     Id,
     Millis,
     OneOrMany,
+    Said,
     Seconds,
     Text,
     Tokens,
@@ -194,10 +196,27 @@ class RetryBudget(Block):
 
 
 class Backoff(Block):
-    """Waits between attempts at the same endpoint: full jitter below a doubling ceiling."""
+    """Waits between attempts at the same endpoint: full jitter below a doubling ceiling.
+
+    In code, `tenacity.wait_random_exponential(multiplier=0.5, max=8)` may stand in its place: it
+    says the same. Other waits of tenacity are refused: without jitter from zero a fleet that failed
+    together comes back as one wave."""
 
     base_ms: Millis | None = Field(default=None, description="First ceiling (default 500).")
     cap_ms: Millis | None = Field(default=None, description="Highest ceiling (default 8000).")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_tenacity(cls, value: Any) -> Any:  # whatever stands there
+        kind: type[object] = type(value)
+        if kind.__module__ != "tenacity.wait":  # tenacity need not be imported to know its own
+            return value
+        if kind.__name__ != "wait_random_exponential" or value.exp_base != 2 or value.min != 0:
+            raise problem(
+                "base_ms and cap_ms, or tenacity.wait_random_exponential(multiplier=..., max=...)",
+                shown=Said(kind.__name__),
+            )
+        return {"base_ms": value.multiplier * 1e3, "cap_ms": min(value.max * 1e3, DAY_MS)}
 
 
 class Retry(Block):
