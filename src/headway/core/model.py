@@ -186,6 +186,7 @@ class CallFacts:
     prompt_tokens: int = 0
     """Estimated from the body's size; used for size buckets, windows and predictions."""
     max_output_tokens: int | None = None
+    body_bytes: int = 0
     prefix: tuple[int, ...] = ()
     """Chained hashes of the prompt's leading blocks, longest last; no text."""
     session: str | None = None

@@ -293,7 +293,7 @@ class Endpoint(Block):
     )
     max_context_tokens: Count | None = Field(default=None, description="Largest context.")
     max_body_bytes: Count | None = Field(
-        default=None, description="Largest request body (for people)."
+        default=None, description="Largest request body; larger calls go elsewhere."
     )
     params: Params | None = Field(default=None, description="Changes to the body.")
     headers: dict[str, str] = Field(
