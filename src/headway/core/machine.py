@@ -425,6 +425,8 @@ class CallMachine:
         result = _result(attempt, outcome)
         duration = now - attempt.started_at
         self._emit(AttemptEnded(self.id, attempt, outcome, result, duration, now))
+        if self._ended and not self.running:
+            self._sink = None
         self._host.wake_next(pool, now)
 
     def _after_failure(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
@@ -491,6 +493,9 @@ class CallMachine:
         self._ended = True
         self._pool.inflight = max(0, self._pool.inflight - 1)  # zero after a fork
         self._emit(CallEnded(self.id, winner, outcome, self.attempts, now))
+        if not self.running:
+            # It knows the call, too: left in place, only the garbage collector would part them.
+            self._sink = None
 
     def _emit(self, event: Event) -> None:
         self._host.emit(self._sink, event)

@@ -217,8 +217,21 @@ class Flight:
 
     def present(self, trial: Trial) -> httpx2.Response:
         """The response the application gets, or raises what it gets instead."""
-        if self.is_delegated or self.is_observed:
-            return self._present_plainly(trial)
+        response = (
+            self._plain_answer(trial)
+            if self.is_delegated or self.is_observed
+            else self._answer(trial)
+        )
+        if trial.state is not State.OPEN:
+            self.forget()
+        return response
+
+    def forget(self) -> None:
+        """Nothing more will be asked about the attempts. They know the call and the call knows them:
+        left in place, all this and the reply would wait for the garbage collector."""
+        self.trials.clear()
+
+    def _answer(self, trial: Trial) -> httpx2.Response:
         if trial.error is not None:
             raise self._failure(trial, trial.error)
         response = trial.response
@@ -228,7 +241,7 @@ class Flight:
         self._stamp(response, trial)
         return response
 
-    def _present_plainly(self, trial: Trial) -> httpx2.Response:
+    def _plain_answer(self, trial: Trial) -> httpx2.Response:
         granted = self.is_observed or self.call.retry_granted
         if trial.error is not None:
             if granted:
