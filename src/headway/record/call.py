@@ -103,7 +103,7 @@ class Books:
         """Begin the account of a call in the current task and trace context.
 
         Fills in what the task knows (`facts.task_id`, `task_name`, `deadline_at`,
-        `extra_attempts_left`). Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the
+        `allowance`). Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the
         task forbids the call."""
         task = current_scope().task
         if task is not None:
@@ -250,7 +250,7 @@ class CallRecord:
         record = self.attempt(event.attempt)
         record.started = True
         if self.task is not None:
-            self.task._ledger.start_attempt(event.attempt.number)
+            self.task._ledger.start_attempt()
         price = record.endpoint.price
         if price is not None and price.per_gpu_hour is not None:
             record.busy_s = self._books.busy(record.endpoint.id).start(event.at)

@@ -209,7 +209,7 @@ class Task(Figures):
             facts.task_id = self.id
         if facts.task_name is None:
             facts.task_name = self.name
-        facts.extra_attempts_left = self.extra_attempts_left
+        facts.allowance = self._ledger
 
     def _defer(self, wait: Callable[[], None]) -> None:
         """A finished call waits for the price list; `wait` returns once it has been settled."""
