@@ -22,6 +22,8 @@ from tests.transport.callers import MESSAGES
 from tests.transport.hosts import Host, own, policy
 
 URL = "http://127.0.0.1:9/v1"
+LIBRARYS_ERROR = (RuntimeError, openai.APIConnectionError)
+"""What using a closed client raises; openai 2 turns the first into the second."""
 
 
 @pytest.mark.parametrize(
@@ -79,14 +81,14 @@ def test_closing_either_closes_both_and_use_after_it_is_the_librarys_error(
 
     assert client.is_closed()
     assert wrapped.is_closed()
-    with pytest.raises(RuntimeError, match="client has been closed"):
+    with pytest.raises(LIBRARYS_ERROR):
         wrapped.chat.completions.create(model="m", messages=MESSAGES)
 
     client = openai.OpenAI(api_key="k", base_url=a.url)
     wrapped = wrap(client, router=Host(policy({"a": a.url})))
     client.close()
     assert wrapped.is_closed()
-    with pytest.raises(RuntimeError, match="client has been closed"):
+    with pytest.raises(LIBRARYS_ERROR):
         wrapped.chat.completions.create(model="m", messages=MESSAGES)
     assert len(a.hits) == 1
 

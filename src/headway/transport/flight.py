@@ -217,8 +217,21 @@ class Flight:
 
     def present(self, trial: Trial) -> httpx2.Response:
         """The response the application gets, or raises what it gets instead."""
-        if self.is_delegated or self.is_observed:
-            return self._present_plainly(trial)
+        response = (
+            self._plain_answer(trial)
+            if self.is_delegated or self.is_observed
+            else self._answer(trial)
+        )
+        if trial.state is not State.OPEN:
+            self.forget()
+        return response
+
+    def forget(self) -> None:
+        """Nothing more will be asked about the attempts. They know the call and the call knows them:
+        left in place, all this and the reply would wait for the garbage collector."""
+        self.trials.clear()
+
+    def _answer(self, trial: Trial) -> httpx2.Response:
         if trial.error is not None:
             raise self._failure(trial, trial.error)
         response = trial.response
@@ -228,7 +241,7 @@ class Flight:
         self._stamp(response, trial)
         return response
 
-    def _present_plainly(self, trial: Trial) -> httpx2.Response:
+    def _plain_answer(self, trial: Trial) -> httpx2.Response:
         granted = self.is_observed or self.call.retry_granted
         if trial.error is not None:
             if granted:
@@ -273,6 +286,8 @@ class Flight:
     def _stamp(self, response: httpx2.Response, trial: Trial) -> None:
         snapshot, attempt = self.call.snapshot, trial.attempt
         dropped = _STAMPED if trial.is_inflated else _STAMPED_PLAIN
+        if trial.origin != self.desk.home.origin:
+            dropped |= _PERSONAL  # the http client would keep them as this client's own host's
         headers = [(n, v) for n, v in response.headers.raw if n.lower() not in dropped]
         headers += (
             (b"x-should-retry", b"false"),
@@ -298,3 +313,4 @@ _STAMPED_PLAIN = frozenset(
     }
 )
 _STAMPED = _STAMPED_PLAIN | {b"content-encoding", b"content-length"}
+_PERSONAL = frozenset({b"set-cookie"})

@@ -87,6 +87,7 @@ class WatchedStream:
             self._trial.closed()
         finally:
             self._trial.release()
+            self._trial.flight.forget()
             self._source.close()
 
     def _drain(self) -> None:
@@ -176,6 +177,7 @@ class AsyncWatchedStream:
         finally:
             self._trial.closed()
             self._trial.release()
+            self._trial.flight.forget()
             await self._source.aclose()
 
     async def _drain(self) -> None:
