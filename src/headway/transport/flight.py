@@ -41,7 +41,6 @@ class Intake(NamedTuple):
     body: bytes
     body_facts: BodyFacts
     facts: CallFacts
-    reads_raw: bool
 
 
 class Flight:
@@ -59,7 +58,6 @@ class Flight:
         "is_delegated",
         "is_observed",
         "place",
-        "reads_raw",
         "record",
         "request",
         "surface",
@@ -83,8 +81,6 @@ class Flight:
         self.call = call
         self.is_observed = mode == "observe"
         self.is_delegated = intake.facts.delegated and not self.is_observed
-        self.reads_raw = intake.reads_raw
-        """The application reads the body itself, piece by piece."""
         self.timeouts = desk.timeouts
         self.trials: dict[int, Trial] = {}
         self._extensions: dict[str, Any] = intake.request.extensions
@@ -157,6 +153,11 @@ class Flight:
             and endpoint.id not in self.desk.mute
             and self.record.wants_usage
         )
+
+    @property
+    def reads_raw(self) -> bool:
+        """The application reads the body itself, piece by piece."""
+        return self.request.headers.get("x-stainless-raw-response") == "stream"
 
     @property
     def may_overlap(self) -> bool:
