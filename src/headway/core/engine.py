@@ -130,6 +130,8 @@ class Engine:
         """Begin a call; None when no route of the policy matches it (it is not ours to manage)."""
         with self.lock:
             snapshot = self._snapshot
+            if snapshot.without_hints is not None:
+                snapshot = self._still_fresh(snapshot, wall_now)
             route = _route_for(snapshot, facts)
             if route is None:
                 return None
@@ -149,6 +151,18 @@ class Engine:
             batch = self.take()
         self.deliver(batch)
         return call
+
+    def _still_fresh(self, snapshot: Snapshot, wall_now: float) -> Snapshot:
+        """The snapshot to use now: past `fresh_until`, the one without load hints."""
+        faded = snapshot.without_hints
+        if faded is None or snapshot.fresh_until is None or wall_now <= snapshot.fresh_until:
+            return snapshot
+        for endpoint_id, endpoint in faded.endpoints.items():
+            state = self.world.states.get(endpoint_id)
+            if state is not None:
+                state.reconfigure(endpoint, self.world.ceilings.get(endpoint_id))
+        self._snapshot = faded
+        return faded
 
     def _sweep(self, pool: Pool, pool_size: int, now: float) -> None:
         ejected, back = pool.ejector.sweep(pool_size, now)
