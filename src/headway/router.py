@@ -22,6 +22,7 @@ from headway import telemetry as telemetries
 from headway.core.engine import Engine
 from headway.core.model import (
     AttemptEnded,
+    AttemptStarted,
     CallDequeued,
     CallEnded,
     CallFacts,
@@ -52,7 +53,9 @@ _log = logging.getLogger("headway")
 _ClientT = TypeVar("_ClientT", bound="OpenAI | AsyncOpenAI")
 
 MODES = ("enforce", "observe")
-_RECORDED = frozenset({FirstToken, AttemptEnded, RetryDenied, CallQueued, CallDequeued, CallEnded})
+_RECORDED: frozenset[type[Event]] = frozenset(
+    {AttemptStarted, FirstToken, AttemptEnded, RetryDenied, CallQueued, CallDequeued, CallEnded}
+)
 """Events that a call's record takes; the process's telemetry has no use for them."""
 
 
@@ -142,6 +145,7 @@ class Router:
             rng=self.rng,
             lock=threading.Lock(),
             on_event=self._on_event,
+            quiet=_RECORDED if on_event is None else frozenset(),
         )
         self._telemetry.watch_router(self)
         _routers.add(self)

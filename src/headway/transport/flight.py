@@ -228,8 +228,8 @@ class Flight:
         return response
 
     def forget(self) -> None:
-        """Nothing more will be asked about the attempts. They know the call and the call knows them:
-        left in place, all this and the reply would wait for the garbage collector."""
+        """Nothing more will be asked about the attempts. They know the call, as it knows them: left
+        in place, all this and the reply would wait for the garbage collector."""
         self.trials.clear()
 
     def _answer(self, trial: Trial) -> httpx2.Response:
