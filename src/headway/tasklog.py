@@ -74,7 +74,7 @@ class TaskLog(TaskObserver):
         """Note a call until its task ends."""
         if self.path is None:
             return
-        noted: list[dict[str, object]] = task.notes.setdefault(self, [])
+        noted: list[dict[str, object]] = task._notes.setdefault(self, [])
         if len(noted) < CALLS_MAX:
             noted.append(call_line(record))
 
@@ -82,7 +82,7 @@ class TaskLog(TaskObserver):
         """Write the task's line."""
         path = self.path
         if path is not None:
-            self._append(path, task_line(task, task.notes.pop(self, [])))
+            self._append(path, task_line(task, task._notes.pop(self, [])))
 
     def task_reported(self, task: Task) -> None:
         """Write the late verdict's line."""

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
 
 from headway.core.model import INFINITY
 from headway.policy.builtin import pass_through
-from tests.policy.samples import Document, compiled, document, put, shares, weights
+from headway.policy.models import Policy
+from tests.policy.samples import (
+    CREDENTIALS,
+    Document,
+    compiled,
+    document,
+    put,
+    shares,
+    weights,
+)
 
 
 def test_the_sound_document() -> None:
@@ -326,3 +337,32 @@ def test_params_and_headers() -> None:
         "rack-1",
     )
     assert (endpoint.prefix_cache.blocks, endpoint.prefix_cache.block_tokens) == (10, 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (put("defaults", {"coalesce": True}), "defaults.coalesce"),
+        (put("routes.0.cache", {"enabled": True}), r"routes\[0\].cache.enabled"),
+    ],
+)
+def test_what_this_version_does_not_do_is_told_where_it_is_switched_on(
+    change: Callable[[Document], object], place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled(document())
+    assert caplog.text == ""
+
+    compiled(document(change))
+    assert re.search(f"neither joins calls nor reuses answers: {place}\n", caplog.text)
+
+    caplog.clear()
+    Policy.load(document(change)).compile(credentials=CREDENTIALS)
+    assert re.search(place, caplog.text)
+
+
+def test_a_class_that_everybody_has_can_be_changed_field_by_field() -> None:
+    snapshot = compiled(document(classes={"interactive": {"sheddable": False}}))
+
+    assert snapshot.classes["interactive"].priority == 10
+    assert not snapshot.classes["interactive"].sheddable
+    assert snapshot.classes["background"].priority == -10

@@ -58,7 +58,7 @@ from headway.core.place import (
     place,
     place_sole,
 )
-from headway.core.retry import RetryPlan
+from headway.core.retry import RetryPlan, pay
 from headway.core.sending import cannot_finish, kind_of, open_attempt
 from headway.core.settle import first_token, settle
 from headway.core.snapshot import Route, Snapshot, TrafficClass
@@ -371,16 +371,15 @@ class CallMachine:
         at = first.started_at + delay
         if now < at:
             return Wait(min(at, first.first_token_by), "hedge")
-        budget, hedges = self._pool.budget, self._pool.hedges
-        if not (hedges.can_withdraw() and budget.can_withdraw(now)):
-            return running
-        if plan.is_task_budget_spent(self.facts):
+        pool = self._pool
+        if not (pool.hedges.can_withdraw() and pool.budget.can_withdraw(now)):
             return running
         placement = place(self._host.world, self._request(hedge_of=first), now)
         if placement.candidate is None or placement.is_probe:
             return running
-        hedges.withdraw()
-        budget.withdraw(now)
+        if pay(self.facts, pool, now):
+            return running
+        pool.hedges.withdraw()
         return self._send(placement, now, kind=AttemptKind.HEDGE)
 
     # -- reports
@@ -480,7 +479,7 @@ class CallMachine:
     ) -> Finish:
         if denied:
             self._emit(RetryDenied, self.id, denied, now)
-        self._plan.withdrawn(self._pool, now)
+        self._plan.withdrawn(self.facts, self._pool, now)
         self._leave_line(now)
         self._finish = Finish(attempt)
         self._close(attempt, outcome or self._plan.last_outcome or CANCELLED, now)
@@ -488,7 +487,7 @@ class CallMachine:
 
     def _give_up(self, rejection: Rejection, now: float) -> Finish:
         self._leave_line(now)
-        self._plan.withdrawn(self._pool, now)
+        self._plan.withdrawn(self.facts, self._pool, now)
         self._finish = Finish(None, rejection)
         self._emit(CallRejected, self.id, rejection, self.facts.priority, now)
         self._close(None, Outcome(FailureClass.CANCELLED, error_type=rejection.reason), now)
@@ -499,7 +498,7 @@ class CallMachine:
             self._settle(attempt, CANCELLED, now)
         if self._ended:
             return
-        self._plan.withdrawn(self._pool, now)
+        self._plan.withdrawn(self.facts, self._pool, now)
         self._leave_line(now)
         self._finish = self._finish or Finish(None, Rejection("cancelled"))
         self._close(self._committed, CANCELLED, now)

@@ -176,6 +176,19 @@ DEADLINE_STREAMING = Outcome(FailureClass.CANCELLED, error_type="deadline")
 # --------------------------------------------------------------------------- a call and its actions
 
 
+class Allowance(Protocol):
+    """What a task allows beyond the first attempts of its calls. Shared by calls that run at once,
+    so it is taken from, not looked at."""
+
+    def take_extra_attempt(self) -> bool:
+        """Use up one; False when there is none left."""
+        ...
+
+    def return_extra_attempt(self) -> None:
+        """Give one back that was never sent."""
+        ...
+
+
 @dataclass(slots=True)
 class CallFacts:
     """What the driver knows of one call before it is sent. Not changed after `begin`."""
@@ -186,6 +199,7 @@ class CallFacts:
     prompt_tokens: int = 0
     """Estimated from the body's size; used for size buckets, windows and predictions."""
     max_output_tokens: int | None = None
+    body_bytes: int = 0
     prefix: tuple[int, ...] = ()
     """Chained hashes of the prompt's leading blocks, longest last; no text."""
     session: str | None = None
@@ -203,8 +217,8 @@ class CallFacts:
     """None: as the route says. The driver sets False where it cannot overlap attempts."""
     pinned_to: str | None = None
     """Only this endpoint will do: the object the call names lives there."""
-    extra_attempts_left: int | None = None
-    """What the task's own cap still allows beyond the first attempt."""
+    allowance: Allowance | None = None
+    """The task's own cap on attempts beyond the first of each call; None: no task, no cap."""
     route: str | None = None
     """A route named by the caller, instead of matching by model."""
     delegated: bool = False

@@ -86,10 +86,12 @@ class RetryPlan:
         self._counted += 1
         return was
 
-    def withdrawn(self, pool: Pool, now: float) -> None:
-        """The scheduled attempt will never go out: its token goes back."""
+    def withdrawn(self, facts: CallFacts, pool: Pool, now: float) -> None:
+        """The scheduled attempt will never go out: what it took goes back."""
         if self.next_up.paid:
             pool.budget.refund(now)
+            if facts.allowance is not None:
+                facts.allowance.return_extra_attempt()
             self.next_up = self.next_up._replace(paid=False)
 
     def has_attempts_left(self, route: Route, facts: CallFacts) -> bool:
@@ -98,11 +100,6 @@ class RetryPlan:
             if bound is not None:
                 return self._counted < bound
         return self._counted < ATTEMPTS_DEFAULT
-
-    def is_task_budget_spent(self, facts: CallFacts) -> bool:
-        """Whether the task has used up its extra attempts."""
-        left = facts.extra_attempts_left
-        return left is not None and self._counted - 1 >= left
 
     def note(self, attempt: Attempt, outcome: Outcome) -> None:
         """Remember the latest failure."""
@@ -145,8 +142,9 @@ class RetryPlan:
             return "hint" if usable_hint(outcome.retry_after_s) else "breaker"
         if now + delay >= deadline_at:
             return "deadline"
-        if not pool.budget.withdraw(now):
-            return "budget"
+        denied = pay(facts, pool, now)
+        if denied:
+            return denied
         self._retries += 1
         self.next_up = Scheduled(now + delay, AttemptKind.RETRY, delay, paid=True)
         return ""
@@ -164,8 +162,6 @@ class RetryPlan:
         # Delegated: the SDK counts its own attempts, and does not tell.
         if not facts.delegated and not self.has_attempts_left(route, facts):
             return "attempts"
-        if self.is_task_budget_spent(facts):
-            return "task_budget"
         return ""
 
     def _delay_s(
@@ -186,3 +182,16 @@ class RetryPlan:
             # The endpoint's own cool-down, widened by jitter, holds the send back after this.
             return hint if hint <= HINT_WAIT_MAX_S else None
         return backoff_s(route.retry, self._retries, rng)
+
+
+def pay(facts: CallFacts, pool: Pool, now: float) -> str:
+    """Take an extra attempt from the pool's budget and the task's allowance: both, or neither.
+
+    Returns which of them denied it, or "".
+    """
+    if not pool.budget.can_withdraw(now):
+        return "budget"
+    if facts.allowance is not None and not facts.allowance.take_extra_attempt():
+        return "task_budget"
+    pool.budget.withdraw(now)
+    return ""

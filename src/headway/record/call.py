@@ -37,6 +37,7 @@ from headway.core.snapshot import Endpoint
 from headway.cost import UNKNOWN, ZERO, Cost, Pricer, add, worst_source
 from headway.record.attempt import NOT_BILLED, AttemptRecord, price_attempt, usage_to_price
 from headway.record.busy import BusyTime
+from headway.record.observed import ObservedCalls
 from headway.task.ledger import Settlement
 from headway.task.scope import current_scope
 
@@ -83,24 +84,32 @@ class CallObserver(Protocol):
 
 
 class Books:
-    """What the accounting of a router's calls needs: a price list and an observer. Thread-safe."""
+    """What the accounting of a router's calls needs: a price list and an observer. Thread-safe.
+
+    `mode` is the router's: "observe" for calls whose route says nothing else."""
 
     def __init__(
-        self, *, pricer: Pricer | None = None, observer: CallObserver | None = None
+        self,
+        *,
+        pricer: Pricer | None = None,
+        observer: CallObserver | None = None,
+        mode: str = "enforce",
     ) -> None:
         self.pricer = pricer if pricer is not None else Pricer()
         self.observer = observer
+        self.mode = mode
+        self.observed = ObservedCalls()
         self._busy: dict[str, BusyTime] = {}
 
     def open_call(self, facts: CallFacts, now: float) -> CallRecord:
         """Begin the account of a call in the current task and trace context.
 
         Fills in what the task knows (`facts.task_id`, `task_name`, `deadline_at`,
-        `extra_attempts_left`). Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the
+        `allowance`). Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the
         task forbids the call."""
         task = current_scope().task
         if task is not None:
-            task.open_call(facts)
+            task._open_call(facts)
         return CallRecord(self, facts, task, now)
 
     def busy(self, endpoint_id: str) -> BusyTime:
@@ -148,6 +157,12 @@ class CallRecord:
                 self._watch = books.observer.watch(self)
             except Exception as problem:  # noqa: BLE001 - telemetry never breaks a call
                 self._unwatch(problem)
+
+    @property
+    def is_observed(self) -> bool:
+        """What was decided was not done: the call went as the plain client makes it."""
+        call = self.call
+        return ((call.route.mode if call is not None else None) or self._books.mode) == "observe"
 
     @property
     def wants_usage(self) -> bool:
@@ -221,7 +236,7 @@ class CallRecord:
         self._settling = True
         self._watch = None
         if self.task is not None:
-            self.task.ledger.discard_call()
+            self.task._ledger.discard_call()
 
     def on_event(self, event: Event) -> None:
         """The sink for the engine's events of this call. Never raises."""
@@ -242,7 +257,7 @@ class CallRecord:
         record = self.attempt(event.attempt)
         record.started = True
         if self.task is not None:
-            self.task.ledger.start_attempt(event.attempt.number)
+            self.task._ledger.start_attempt()
         price = record.endpoint.price
         if price is not None and price.per_gpu_hour is not None:
             record.busy_s = self._books.busy(record.endpoint.id).start(event.at)
@@ -273,9 +288,13 @@ class CallRecord:
         self.rejection = event.rejection
 
     def _call_ended(self, event: CallEnded) -> None:
+        self.outcome = event.outcome
         if event.winner is not None:
             self.winner = self.attempt(event.winner)
-        self.outcome = event.outcome
+        elif self.attempts and self.is_observed:
+            # The retry that was decided is not made: the application has what the attempt brought.
+            self.winner = self.attempts[-1]
+            self.outcome = self.winner.outcome or event.outcome
         self.ended_at = event.at
         self._attempts_made = event.attempts
         self.ended = True
@@ -292,6 +311,8 @@ class CallRecord:
             if self._settling:
                 return
             self._settling = True
+            if self.is_observed:
+                self._books.observed = self._books.observed.and_one(self)
         if self.task is None and self._watch is None:
             return
         pricer = self._books.pricer
@@ -306,7 +327,7 @@ class CallRecord:
             # The first calls of a process: loading the price list must not hold the answer back.
             self.deferred = True
             if self.task is not None:
-                self.task.defer(pricer.wait)
+                self.task._defer(pricer.wait)
             pricer.when_ready(self._settle)
         else:
             self._settle()
@@ -319,7 +340,7 @@ class CallRecord:
             self.settlement = _NOTHING._replace(unknown_attempts=len(self.attempts))
             self._cost = UNKNOWN
         if self.task is not None:
-            self.task.settle(self)
+            self.task._settle(self)
         self.deferred = False
         watch = self._watch
         if watch is not None:
@@ -349,6 +370,8 @@ class CallRecord:
             if usage is not None:
                 tokens_in += usage.input_tokens or 0
                 tokens_out += usage.output_tokens or 0
+        if not self.attempts and self.is_observed:
+            unknown = 1  # refused in thought only: what was sent and spent is not known here
         self.settlement = Settlement(by_source, unknown, wasted, tokens_in, tokens_out, total)
         # Nothing sent, nothing spent: a refusal here is known to cost 0.
         self._cost = UNKNOWN if unknown and not total else Cost(total, source)

@@ -99,15 +99,32 @@ class Ledger:
                 ledger.open_calls -= 1
                 ledger = ledger.parent
 
-    def start_attempt(self, number: int) -> None:
+    def start_attempt(self) -> None:
         """Count an attempt."""
         with self.lock:
             ledger: Ledger | None = self
             while ledger is not None:
                 ledger.attempts += 1
-                if number > 1:
-                    ledger.extra_attempts += 1
                 ledger = ledger.parent
+
+    def take_extra_attempt(self) -> bool:
+        """Use up one attempt beyond the calls' first ones, here and in every ancestor, or none."""
+        with self.lock:
+            if self.extra_attempts_left() <= 0:
+                return False
+            self._use_extra(1)
+        return True
+
+    def return_extra_attempt(self) -> None:
+        """It was never sent."""
+        with self.lock:
+            self._use_extra(-1)
+
+    def _use_extra(self, by: int) -> None:
+        ledger: Ledger | None = self
+        while ledger is not None:
+            ledger.extra_attempts += by
+            ledger = ledger.parent
 
     def settle(self, call: Settlement) -> None:
         """Add what a finished call came to."""

@@ -169,9 +169,7 @@ class Telemetry(TaskObserver):
         self.events.emit(n.ENDPOINT_READMITTED, {n.ENDPOINT_ID: event.endpoint_id})
 
     def _limit(self, event: LimitChanged) -> None:
-        self.events.emit(
-            n.LIMIT_CHANGED, {n.ENDPOINT_ID: event.endpoint_id, "headway.limit": event.limit}
-        )
+        self.events.emit(n.LIMIT_CHANGED, {n.ENDPOINT_ID: event.endpoint_id, n.LIMIT: event.limit})
 
     def _exhausted(self, event: BudgetExhausted) -> None:
         last = self._exhausted_at.get(event.pool)
@@ -187,7 +185,7 @@ class Telemetry(TaskObserver):
             n.POLICY_LOADED,
             {
                 n.POLICY_ID: event.policy_id,
-                "headway.policy.epoch": event.epoch,
+                n.POLICY_EPOCH: event.epoch,
                 n.POLICY_VERSION: event.version,
                 n.POLICY_SOURCE: event.source,
             },
@@ -199,7 +197,7 @@ class Telemetry(TaskObserver):
             {
                 n.POLICY_SOURCE: event.source,
                 n.REASON: event.reason,
-                "headway.message": event.message,
+                n.MESSAGE: event.message,
             },
         )
 
@@ -209,7 +207,7 @@ class Telemetry(TaskObserver):
             {
                 n.POLICY_ID: event.policy_id,
                 n.POLICY_VERSION: event.version,
-                "headway.policy.age_s": event.age_s,
+                n.POLICY_AGE: event.age_s,
             },
         )
 
@@ -235,7 +233,7 @@ class Telemetry(TaskObserver):
         """See `headway.task.TaskObserver`."""
         tracer = self._providers.tracer()
         if tracer is not None:
-            task.notes[self] = tasks.open_span(task, tracer, self.semconv)
+            task._notes[self] = tasks.open_span(task, tracer, self.semconv)
 
     def task_entered(self, task: Task) -> None:
         """Make its span current."""
@@ -272,12 +270,12 @@ class Telemetry(TaskObserver):
             opened.span.add_event(n.EVALUATION.name, dict(said))
 
     def _span_of(self, task: Task) -> tasks.TaskSpan | None:
-        found: tasks.TaskSpan | None = task.notes.get(self)
+        found: tasks.TaskSpan | None = task._notes.get(self)
         return found
 
 
 def _until(at: float, until: float) -> Attributes:
-    return {"headway.for_s": max(0.0, until - at)}
+    return {n.FOR_SECONDS: max(0.0, until - at)}
 
 
 _ACT: dict[type, Callable[[Telemetry, Any], None]] = {

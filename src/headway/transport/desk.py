@@ -173,6 +173,7 @@ class Desk:
             stream=body_facts.stream,
             prompt_tokens=body_facts.prompt_tokens_estimate,
             max_output_tokens=body_facts.max_output_tokens,
+            body_bytes=len(body),
             priority=options.priority or 0,
             session=options.session,
             traffic_class=options.traffic_class,

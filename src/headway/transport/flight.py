@@ -228,8 +228,8 @@ class Flight:
         return response
 
     def forget(self) -> None:
-        """Nothing more will be asked about the attempts. They know the call, as it knows them: left
-        in place, all this and the reply would wait for the garbage collector."""
+        """Nothing more will be asked about the attempts. They know the call and the call knows
+        them: left in place, all this and the reply would wait for the garbage collector."""
         self.trials.clear()
 
     def _answer(self, trial: Trial) -> httpx2.Response:
@@ -287,6 +287,8 @@ class Flight:
     def _stamp(self, response: httpx2.Response, trial: Trial) -> None:
         snapshot, attempt = self.call.snapshot, trial.attempt
         dropped = _STAMPED if trial.is_inflated else _STAMPED_PLAIN
+        if trial.origin != self.desk.home.origin:
+            dropped |= _PERSONAL  # the http client would keep them as this client's own host's
         headers = [(n, v) for n, v in response.headers.raw if n.lower() not in dropped]
         headers += (
             (b"x-should-retry", b"false"),
@@ -312,3 +314,4 @@ _STAMPED_PLAIN = frozenset(
     }
 )
 _STAMPED = _STAMPED_PLAIN | {b"content-encoding", b"content-length"}
+_PERSONAL = frozenset({b"set-cookie"})

@@ -277,10 +277,16 @@ class Trial:
         assert response is not None
         body = self.body()
         wall_now = flight.host.wall_clock()
-        plain = decoded(encoding_of(self.headers), body)
+        plain = decoded(encoding_of(self.headers), body, flight.desk.home.family)
         if response.status_code >= 300:
+            plain = plain or b""
             outcome = quirks.classify(response.status_code, self.headers, plain, wall_now=wall_now)
             self._fail(flight.learned(self, outcome, plain))
+            return
+        if plain is None:
+            # A reply that can't be looked into is believed: doubting it would buy it again.
+            self.state = State.WHOLE
+            self.report(notes.with_tokens(OK, None, response.status_code))
             return
         if flight.facts.stream:
             # The application waits for events: whatever this is, it isn't that.
