@@ -144,7 +144,10 @@ class Desk:
             refusal.request = intake.request
             raise
         call = host.engine.begin(
-            intake.facts, host.clock(), wall_now=host.wall_clock(), sink=record.on_event
+            intake.facts,
+            host.clock(),
+            wall_now=host.wall_clock(),
+            sink=record.sink(host.engine.snapshot),
         )
         if call is None:
             record.discard()
