@@ -12,6 +12,7 @@ from headway.credentials import CredentialUnavailable
 from headway.errors import DeadlineExceeded, rejection_error, upstream_error
 from headway.transport import body as bodies
 from headway.transport.aim import Shot, limited
+from headway.transport.disguise import is_disguised, unmasked
 from headway.transport.keys import credential_refused
 from headway.transport.limits import Limits
 from headway.transport.redirects import HOP, forbidden
@@ -239,6 +240,8 @@ class Flight:
         assert response is not None
         if 300 <= response.status_code < 400:
             response = forbidden(self.desk.home.family, response, trial.endpoint)
+        elif is_disguised(trial):
+            response = unmasked(trial)
         self._stamp(response, trial)
         return response
 
