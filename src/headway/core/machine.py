@@ -459,6 +459,7 @@ class CallMachine:
             self._pool,
             deadline_at=self._deadline_at,
             has_alternative=lambda: has_alternative(world, self._request(), now),
+            soonest=lambda: place(world, self._request(retry_same=True), now).until - now,
             rng=world.rng,
             now=now,
         )
