@@ -49,9 +49,9 @@ async def test_a_closed_client_says_so(
     client, asynchronous = made.client(), made.async_client()
     client.close()
     await asynchronous.close()
-    for problem in (lambda: say(closed), lambda: say(client)):  # word for word as ever
+    for gone in (closed, client):  # word for word as ever
         with pytest.raises(RuntimeError, match="the client has been closed"):
-            problem()
+            say(gone)
     with pytest.raises(RuntimeError, match="the client has been closed"):
         await asay(asynchronous)
     assert not server.hits
