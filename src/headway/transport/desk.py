@@ -31,6 +31,8 @@ logger = logging.getLogger("headway")
 WARM_S = 300.0
 """A connection to an origin that answered this recently may be one that the server has closed."""
 WARM_MAX = 1024
+MANAGED_MAX = 256
+"""Paths of managed requests remembered; only Azure's, which name deployments, are many."""
 
 
 class Arrival(NamedTuple):
@@ -39,7 +41,6 @@ class Arrival(NamedTuple):
     request: httpx2.Request
     surface: Surface
     place: Place
-    reads_raw: bool
 
 
 class Detour(NamedTuple):
@@ -52,7 +53,7 @@ class Detour(NamedTuple):
 class Desk:
     """One client's view of the process it runs in."""
 
-    __slots__ = ("_own", "_warm", "aim", "home", "host", "mute", "timeouts")
+    __slots__ = ("_managed", "_own", "_warm", "aim", "home", "host", "mute", "timeouts")
 
     def __init__(self, host: CallHost, home: Home) -> None:
         self.host = host
@@ -66,28 +67,34 @@ class Desk:
         """Endpoints that refuse to be asked for usage; at most as many as there are endpoints."""
         self._warm: dict[tuple[str, str, int | None], float] = {}
         self._own: tuple[Snapshot, str | None] | None = None
+        self._managed: dict[tuple[str, bytes], tuple[Surface, Place]] = {}
+        """(method, raw path) -> what it is, for requests of the client's own origin."""
 
     def receive(self, request: httpx2.Request) -> Arrival | Detour | None:
         """Look at a request; None: let it pass."""
         host, home = self.host, self.home
         if host.disabled or home.signed or HOP in request.extensions:
             return None
-        place = home.place_of(request.url)
-        if place is None:
+        url = request.url
+        if not home.is_origin_of(url):
             return None
-        content_type, raw = "", b""
-        for name, value in request.headers.raw:
-            lower = name.lower()
-            if lower == b"content-type":
-                content_type = value.decode("latin-1")
-            elif lower == b"x-stainless-raw-response":
-                raw = value
-        surface = classify_request(request.method, place.path, content_type)
-        place = Place(surface.path, place.query)
-        if not surface.managed:
-            endpoint = self._holder(surface.pin_ids) if surface.pin_ids else None
-            return Detour(endpoint, place) if endpoint is not None else None
-        return Arrival(request, surface, place, raw == b"stream")
+        raw_path = url.raw_path
+        key = (request.method, raw_path)
+        managed = self._managed.get(key)
+        if managed is None:
+            place = home.place_of(raw_path)
+            if place is None:
+                return None
+            # What the body is, is seen by looking at it: its declared type says nothing more.
+            surface = classify_request(request.method, place.path)
+            place = Place(surface.path, place.query)
+            if not surface.managed:
+                endpoint = self._holder(surface.pin_ids) if surface.pin_ids else None
+                return Detour(endpoint, place) if endpoint is not None else None
+            if len(self._managed) >= MANAGED_MAX:
+                self._managed.clear()
+            managed = self._managed[key] = (surface, place)
+        return Arrival(request, *managed)
 
     def _holder(self, ids: tuple[str, ...]) -> Endpoint | None:
         """The endpoint other than our own that holds the first known of these objects."""
@@ -137,7 +144,10 @@ class Desk:
             refusal.request = intake.request
             raise
         call = host.engine.begin(
-            intake.facts, host.clock(), wall_now=host.wall_clock(), sink=record.on_event
+            intake.facts,
+            host.clock(),
+            wall_now=host.wall_clock(),
+            sink=record.sink(host.engine.snapshot),
         )
         if call is None:
             record.discard()
@@ -183,7 +193,7 @@ class Desk:
             facts.pinned_to = self.host.pins.find(*surface.pin_ids) or self.own_endpoint()
             if facts.pinned_to is None:
                 return None  # bound to an endpoint that the policy doesn't know: our client's own
-        return Intake(request, surface, arrival.place, body, body_facts, facts, arrival.reads_raw)
+        return Intake(request, surface, arrival.place, body, body_facts, facts)
 
     # -- remembering
 

@@ -41,7 +41,6 @@ class Intake(NamedTuple):
     body: bytes
     body_facts: BodyFacts
     facts: CallFacts
-    reads_raw: bool
 
 
 class Flight:
@@ -59,7 +58,6 @@ class Flight:
         "is_delegated",
         "is_observed",
         "place",
-        "reads_raw",
         "record",
         "request",
         "surface",
@@ -83,8 +81,6 @@ class Flight:
         self.call = call
         self.is_observed = mode == "observe"
         self.is_delegated = intake.facts.delegated and not self.is_observed
-        self.reads_raw = intake.reads_raw
-        """The application reads the body itself, piece by piece."""
         self.timeouts = desk.timeouts
         self.trials: dict[int, Trial] = {}
         self._extensions: dict[str, Any] = intake.request.extensions
@@ -159,6 +155,11 @@ class Flight:
         )
 
     @property
+    def reads_raw(self) -> bool:
+        """The application reads the body itself, piece by piece."""
+        return self.request.headers.get("x-stainless-raw-response") == "stream"
+
+    @property
     def may_overlap(self) -> bool:
         """Whether a hedge may run beside the first attempt."""
         facts = self.facts
@@ -227,8 +228,8 @@ class Flight:
         return response
 
     def forget(self) -> None:
-        """Nothing more will be asked about the attempts. They know the call and the call knows them:
-        left in place, all this and the reply would wait for the garbage collector."""
+        """Nothing more will be asked about the attempts. They know the call and the call knows
+        them: left in place, all this and the reply would wait for the garbage collector."""
         self.trials.clear()
 
     def _answer(self, trial: Trial) -> httpx2.Response:

@@ -180,7 +180,7 @@ class Trial:
                 # Nothing can be told of such a stream, so it can't be held for its content either.
                 self.observer = self._inflater = None
                 self._open()
-        elif flight.reads_raw and not _is_document(headers):
+        elif not _is_document(headers) and flight.reads_raw:
             # The application streams a file: it is its own from the first byte.
             self._open()
         else:
@@ -296,7 +296,11 @@ class Trial:
             outcome, facts = hidden or OK, quirks.ReplyFacts()
         else:
             outcome, facts = quirks.read_reply(
-                self.headers, plain, surface=flight.facts.surface, wall_now=wall_now
+                self.headers,
+                plain,
+                surface=flight.facts.surface,
+                wall_now=wall_now,
+                counted=flight.call.wants_counts,
             )
         notes.reply(self, facts, plain)
         if outcome.kind is FailureClass.OK:
