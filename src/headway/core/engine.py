@@ -169,6 +169,10 @@ class Engine:
         self._snapshot = faded
         return faded
 
+    def route_of(self, facts: CallFacts) -> Route | None:
+        """The route of the policy in force that a call with these facts takes."""
+        return _route_for(self._snapshot, facts)
+
     def _sweep(self, pool: Pool, pool_size: int, now: float) -> None:
         ejected, back = pool.ejector.sweep(pool_size, now)
         for endpoint_id, until in ejected:
