@@ -69,15 +69,16 @@ def test_a_retry_that_would_have_been_made(spans: InMemorySpanExporter) -> None:
 
 
 def test_a_refusal_that_would_have_been_made(spans: InMemorySpanExporter) -> None:
-    policy = document(["a"], endpoint={"state": "disabled"})
+    policy = document(["a"], endpoint={"state": "disabled", **PRICED})
     with ScriptedEndpoints({"a": "hi"}, policy=policy) as fleet:
         router = fleet.new_router(mode="observe")
         with headway.task("t") as task:
             ask(fleet, router)
         assert fleet.sends == ["a"]
         assert router.status().observed == (1, 0, 1, 0)
-        assert task.cost is None  # it was sent, and what it cost is not known
-        assert not task.cost_complete
+        assert task.cost is not None  # it was sent, and cost what it cost
+        assert task.cost > 0
+        assert task.cost_complete
     span = call_span(spans)
     assert span.attributes["headway.observed.rejected"] == "no_endpoint"
     assert "error.type" not in span.attributes

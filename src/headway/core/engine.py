@@ -135,6 +135,8 @@ class Engine:
         """Begin a call; None when no route of the policy matches it (it is not ours to manage)."""
         with self.lock:
             snapshot = self._snapshot
+            if snapshot.without_hints is not None:
+                snapshot = self._still_fresh(snapshot, wall_now)
             route = _route_for(snapshot, facts)
             if route is None:
                 return None
@@ -154,6 +156,22 @@ class Engine:
             batch = self.take()
         self.deliver(batch)
         return call
+
+    def _still_fresh(self, snapshot: Snapshot, wall_now: float) -> Snapshot:
+        """The snapshot to use now: past `fresh_until`, the one without load hints."""
+        faded = snapshot.without_hints
+        if faded is None or snapshot.fresh_until is None or wall_now <= snapshot.fresh_until:
+            return snapshot
+        for endpoint_id, endpoint in faded.endpoints.items():
+            state = self.world.states.get(endpoint_id)
+            if state is not None:
+                state.reconfigure(endpoint, self.world.ceilings.get(endpoint_id))
+        self._snapshot = faded
+        return faded
+
+    def route_of(self, facts: CallFacts) -> Route | None:
+        """The route of the policy in force that a call with these facts takes."""
+        return _route_for(self._snapshot, facts)
 
     def _sweep(self, pool: Pool, pool_size: int, now: float) -> None:
         ejected, back = pool.ejector.sweep(pool_size, now)

@@ -306,6 +306,9 @@ class Snapshot:
     endpoints: Mapping[str, Endpoint]
     routes: tuple[Route, ...]
     classes: Mapping[str, TrafficClass] = field(default_factory=dict[str, TrafficClass])
+    without_hints: Snapshot | None = None
+    """The same policy with nothing observed in it: what holds once `fresh_until` has passed. None
+    where there are no hints to go stale."""
     pass_through: bool = False
     """True for the built-in policy: unknown models go to the one endpoint under their own name."""
     counts_calls: bool = field(init=False, default=False, repr=False, compare=False)

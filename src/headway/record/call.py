@@ -101,16 +101,24 @@ class Books:
         self.observed = ObservedCalls()
         self._busy: dict[str, BusyTime] = {}
 
-    def open_call(self, facts: CallFacts, now: float) -> CallRecord:
-        """Begin the account of a call in the current task and trace context.
+    def open_call(
+        self,
+        facts: CallFacts,
+        now: float,
+        *,
+        earlier: CallRecord | None = None,
+        is_exempt: bool = False,
+    ) -> CallRecord:
+        """Begin the account of a call in the current task and trace context, or go on with an
+        `earlier` one (see `headway.task.unanswered`).
 
         Fills in what the task knows (`facts.task_id`, `task_name`, `deadline_at`,
         `allowance`). Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the
-        task forbids the call."""
-        task = current_scope().task
+        task forbids the call; none forbids an exempt one."""
+        task = current_scope().task if earlier is None else earlier.task
         if task is not None:
-            task._open_call(facts)
-        return CallRecord(self, facts, task, now)
+            task._open_call(facts, is_exempt=is_exempt, is_open=earlier is not None)
+        return CallRecord(self, facts, task, now) if earlier is None else earlier
 
     def busy(self, endpoint_id: str) -> BusyTime:
         """The concurrency meter of an endpoint that is priced by GPU-hour."""
@@ -123,9 +131,9 @@ class CallRecord:
     it."""
 
     __slots__ = (
-        "_attempts_made", "_books", "_cost", "_settling", "_watch", "attempts", "call", "deferred",
-        "denied_by", "ended", "ended_at", "facts", "outcome", "queue_wait_s", "rejection",
-        "settlement", "started_at", "task", "winner",
+        "_attempts_before", "_attempts_made", "_books", "_cost", "_held", "_settling", "_watch",
+        "attempts", "call", "deferred", "denied_by", "ended", "ended_at", "facts", "outcome",
+        "queue_wait_s", "rejection", "runs_at", "settlement", "started_at", "task", "winner",
     )  # fmt: skip
 
     def __init__(self, books: Books, facts: CallFacts, task: Task | None, now: float) -> None:
@@ -148,7 +156,11 @@ class CallRecord:
         self.deferred = False
         """Over, but waiting for the price list."""
         self.settlement = _NOTHING
+        self.runs_at: Endpoint | None = None
+        """Where every attempt goes, whatever is decided: observed calls only."""
+        self._attempts_before = 0
         self._attempts_made = 0
+        self._held = False
         self._cost: Cost | None = None
         self._settling = False
         self._watch: CallWatch | None = None
@@ -231,6 +243,23 @@ class CallRecord:
             self._unwatch(problem)
             return {}
 
+    def hold(self) -> None:
+        """Whatever its attempts come to, the call isn't over before `release`."""
+        self._held = True
+
+    def release(self) -> None:
+        """It is over once its attempts are."""
+        self._held = False
+        self._settle_if_over()
+
+    def go_on(self, facts: CallFacts, call: Call) -> None:
+        """There are more attempts to come, of the same call."""
+        self.facts = facts
+        self.call = call
+        self.ended = False
+        self.ended_at = self.winner = self.outcome = self.denied_by = None
+        self._attempts_before = len(self.attempts)
+
     def discard(self) -> None:
         """The request turned out not to be managed (no route matches): it never was a call."""
         if self._settling:
@@ -250,8 +279,7 @@ class CallRecord:
                 self._watch.on_event(self, event)
             except Exception as problem:  # noqa: BLE001
                 self._unwatch(problem)
-        if self.ended and not self._settling and self._is_over():
-            self._settle_once()
+        self._settle_if_over()
 
     # ----------------------------------------------------------------- taking events in
 
@@ -298,7 +326,7 @@ class CallRecord:
             self.winner = self.attempts[-1]
             self.outcome = self.winner.outcome or event.outcome
         self.ended_at = event.at
-        self._attempts_made = event.attempts
+        self._attempts_made = self._attempts_before + event.attempts
         self.ended = True
 
     def _is_over(self) -> bool:
@@ -307,6 +335,10 @@ class CallRecord:
         )
 
     # ----------------------------------------------------------------- settling
+
+    def _settle_if_over(self) -> None:
+        if self.ended and not self._held and not self._settling and self._is_over():
+            self._settle_once()
 
     def _settle_once(self) -> None:
         with _lock:
@@ -372,13 +404,13 @@ class CallRecord:
             if usage is not None:
                 tokens_in += usage.input_tokens or 0
                 tokens_out += usage.output_tokens or 0
-        if not self.attempts and self.is_observed:
-            unknown = 1  # refused in thought only: what was sent and spent is not known here
         self.settlement = Settlement(by_source, unknown, wasted, tokens_in, tokens_out, total)
         # Nothing sent, nothing spent: a refusal here is known to cost 0.
         self._cost = UNKNOWN if unknown and not total else Cost(total, source)
 
     def _endpoint(self, endpoint_id: str) -> Endpoint:
+        if self.runs_at is not None:
+            return self.runs_at
         if self.call is not None:
             endpoint = self.call.snapshot.endpoints.get(endpoint_id)
             if endpoint is not None:

@@ -45,7 +45,7 @@ class Handover:
             if self._is_bounded:
                 self.limits.progressed()
             if not before and trial.transparent:
-                trial.flight.call.on_first_token(trial.attempt, trial.flight.clock())
+                trial.flight.watcher.on_first_token(trial.attempt, trial.flight.clock())
         if observer.done:
             self.limits.drain()
         if self._is_observed:

@@ -308,7 +308,7 @@ class Trial:
     def _open(self) -> None:
         now = self.flight.clock()
         self.limits.progressed()
-        won = self.flight.call.on_first_token(self.attempt, now)
+        won = self.flight.watcher.on_first_token(self.attempt, now)
         self.state = State.OPEN if won else State.LOST
         if not won:
             self.report(CANCELLED)
@@ -389,9 +389,10 @@ class Trial:
         if self.is_elsewhere:
             outcome = outcome._replace(free_retry=True)  # it says nothing about that endpoint
         flight = self.flight
-        flight.call.on_outcome(self.attempt, outcome, flight.clock())
+        flight.watcher.on_outcome(self.attempt, outcome, flight.clock())
         if flight.is_observed:
-            flight.abandon()  # a retry that the call may have scheduled is not made
+            # A retry that the call may have scheduled is not made.
+            flight.watcher.cancel(flight.clock())
 
     def body(self) -> bytes:
         """All that was kept of a reply."""
