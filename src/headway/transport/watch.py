@@ -93,6 +93,7 @@ class WatchedStream:
         finally:
             self._trial.release()
             self._trial.flight.forget()
+            self._trial.response = None  # which holds this stream
             self._source.close()
 
     def _drain(self) -> None:
@@ -133,9 +134,7 @@ class AsyncWatchedStream:
         self._chunks = chunks
         self._loop = loop
         self._needs_timer = (
-            trial.limits.is_bounded
-            and not trial.reads_are_limited
-            and not trial.flight.is_observed
+            trial.limits.is_bounded and not trial.reads_are_limited and not trial.flight.is_observed
         )
         self._is_over = False
         self._is_closed = False
@@ -192,6 +191,7 @@ class AsyncWatchedStream:
             self._trial.closed()
             self._trial.release()
             self._trial.flight.forget()
+            self._trial.response = None  # which holds this stream
             await self._source.aclose()
 
     async def _drain(self) -> None:
