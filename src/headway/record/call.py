@@ -182,9 +182,11 @@ class CallRecord:
         return self.task is not None or self._watch is not None
 
     def sink(self, snapshot: Snapshot) -> Sink | None:
-        """`on_event`, to hand to `Engine.begin`; None when nobody looks, nor is any endpoint's time
-        shared out among all its calls."""
-        return self.on_event if self.wants_usage or snapshot.has_timed_prices else None
+        """`on_event`, to hand to `Engine.begin`; None when neither anybody looks at this call, nor
+        is it among those that are counted anyway."""
+        if self.wants_usage or snapshot.counts_calls or self._books.mode == "observe":
+            return self.on_event
+        return None
 
     @property
     def settled(self) -> bool:
