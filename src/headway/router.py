@@ -22,6 +22,7 @@ from headway import telemetry as telemetries
 from headway.core.engine import Engine
 from headway.core.model import (
     AttemptEnded,
+    AttemptStarted,
     CallDequeued,
     CallEnded,
     CallFacts,
@@ -58,7 +59,9 @@ MODES = ("enforce", "observe")
 NOWHERE = "https://headway.invalid/"
 WARNINGS_MAX = 64
 """Unknown names that are warned of, once each; more than these are made up as the calls go."""
-_RECORDED = frozenset({FirstToken, AttemptEnded, RetryDenied, CallQueued, CallDequeued, CallEnded})
+_RECORDED: frozenset[type[Event]] = frozenset(
+    {AttemptStarted, FirstToken, AttemptEnded, RetryDenied, CallQueued, CallDequeued, CallEnded}
+)
 """Events that a call's record takes; the process's telemetry has no use for them."""
 
 
@@ -155,6 +158,7 @@ class Router:
             rng=self.rng,
             lock=threading.Lock(),
             on_event=self._on_event,
+            quiet=_RECORDED if on_event is None else frozenset(),
         )
         self._warned: set[tuple[str, str]] = set()
         self._telemetry.watch_router(self)

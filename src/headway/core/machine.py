@@ -15,7 +15,8 @@ Deterministic: time and chance come in through `now` and the world's random sour
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import ParamSpec, Protocol
 
 from headway.core.backoff import HINT_WAIT_MAX_S
 from headway.core.model import (
@@ -65,6 +66,8 @@ from headway.core.state import Pool
 from headway.core.waiting import Line, Parking
 from headway.core.world import World
 
+P = ParamSpec("P")
+
 PROBE_DEADLINE_SHARE = 0.5
 """A call probes only with this much of its deadline left: it may have to go elsewhere after."""
 
@@ -73,6 +76,8 @@ class Host(Parking, Protocol):
     """What a call needs of the engine."""
 
     world: World
+    quiet: frozenset[type[Event]]
+    """Events that only a call's own sink wants."""
 
     def emit(self, sink: Sink | None, event: Event) -> None:
         """Queue an event for delivery after the lock is released."""
@@ -159,6 +164,18 @@ class CallMachine:
         """For the engine: hand the driver's waker over for delivery."""
         if self.waker is not None:
             self._host.wake(self.waker)
+
+    @property
+    def wants_counts(self) -> bool:
+        """Whether anybody looks at the token counts of this call's outcomes: whoever hears of its
+        events, or whoever compares endpoints or paces one."""
+        sole = self.route.sole
+        if self._sink is not None or AttemptEnded not in self._host.quiet:
+            return True
+        if sole is None or self.facts.pinned_to is not None:
+            return True
+        endpoint = self.snapshot.endpoints[sole]
+        return endpoint.profile is not None or endpoint.capacity.tpm is not None
 
     # -- deciding
 
@@ -259,7 +276,7 @@ class CallMachine:
         self.running.append(attempt)
         if attempt.number == 1 and self._may_hedge():
             self._pool.hedges.deposit()
-        self._emit(AttemptStarted(self.id, attempt, now))
+        self._emit(AttemptStarted, self.id, attempt, now)
         return Send(attempt)
 
     # -- waiting
@@ -293,7 +310,7 @@ class CallMachine:
         if waiting is None:
             return self._stop_waiting(obstacle, now)
         if is_new:
-            self._emit(CallQueued(self.id, self.facts.priority, obstacle, now))
+            self._emit(CallQueued, self.id, self.facts.priority, obstacle, now)
         return waiting
 
     def _stop_waiting(self, obstacle: str, now: float) -> Action:
@@ -328,7 +345,7 @@ class CallMachine:
     def _leave_line(self, now: float) -> None:
         waited = self.line.leave(now)
         if waited is not None:
-            self._emit(CallDequeued(self.id, self.facts.priority, waited, now))
+            self._emit(CallDequeued, self.id, self.facts.priority, waited, now)
 
     # -- hedging
 
@@ -375,7 +392,7 @@ class CallMachine:
         attempt.first_token_at = now
         self._win(attempt)
         first_token(self._host.world, self.facts, self._pool, attempt, now, self._emit_engine)
-        self._emit(FirstToken(self.id, attempt, now - attempt.started_at, now))
+        self._emit(FirstToken, self.id, attempt, now - attempt.started_at, now)
         self._host.wake_next(self._pool, now)
         return True
 
@@ -423,7 +440,7 @@ class CallMachine:
             pool.exhausted = False
         result = _result(attempt, outcome)
         duration = now - attempt.started_at
-        self._emit(AttemptEnded(self.id, attempt, outcome, result, duration, now))
+        self._emit(AttemptEnded, self.id, attempt, outcome, result, duration, now)
         if self._ended and not self.running:
             self._sink = None
         self._host.wake_next(pool, now)
@@ -461,7 +478,7 @@ class CallMachine:
         self, attempt: Attempt, denied: str, now: float, outcome: Outcome | None = None
     ) -> Finish:
         if denied:
-            self._emit(RetryDenied(self.id, denied, now))
+            self._emit(RetryDenied, self.id, denied, now)
         self._plan.withdrawn(self.facts, self._pool, now)
         self._leave_line(now)
         self._finish = Finish(attempt)
@@ -472,7 +489,7 @@ class CallMachine:
         self._leave_line(now)
         self._plan.withdrawn(self.facts, self._pool, now)
         self._finish = Finish(None, rejection)
-        self._emit(CallRejected(self.id, rejection, self.facts.priority, now))
+        self._emit(CallRejected, self.id, rejection, self.facts.priority, now)
         self._close(None, Outcome(FailureClass.CANCELLED, error_type=rejection.reason), now)
         return self._finish
 
@@ -491,13 +508,14 @@ class CallMachine:
             return
         self._ended = True
         self._pool.inflight = max(0, self._pool.inflight - 1)  # zero after a fork
-        self._emit(CallEnded(self.id, winner, outcome, self.attempts, now))
+        self._emit(CallEnded, self.id, winner, outcome, self.attempts, now)
         if not self.running:
             # It knows the call, too: left in place, only the garbage collector would part them.
             self._sink = None
 
-    def _emit(self, event: Event) -> None:
-        self._host.emit(self._sink, event)
+    def _emit(self, kind: Callable[P, Event], *args: P.args, **kwargs: P.kwargs) -> None:
+        if self._sink is not None or kind not in self._host.quiet:
+            self._host.emit(self._sink, kind(*args, **kwargs))
 
     def _emit_engine(self, event: Event) -> None:
         self._host.emit(None, event)

@@ -115,6 +115,20 @@ def _given(block: Block | None, *names: str) -> dict[str, Any]:
 
 def build_snapshot(policy: Policy, *, source: str, zone: str | None) -> core.Snapshot:
     """Compile a policy that `document` has found sound, for a caller in `zone`."""
+    hinted = any(endpoint.observed is not None for endpoint in policy.endpoints.values())
+    if policy.fresh_until is None or not hinted:
+        return _snapshot(policy, source, zone)
+    static = {
+        endpoint_id: endpoint.model_copy(update={"observed": None})
+        for endpoint_id, endpoint in policy.endpoints.items()
+    }
+    without_hints = _snapshot(policy.model_copy(update={"endpoints": static}), source, zone)
+    return _snapshot(policy, source, zone, without_hints)
+
+
+def _snapshot(
+    policy: Policy, source: str, zone: str | None, without_hints: core.Snapshot | None = None
+) -> core.Snapshot:
     profiles = {name: _profile(profile) for name, profile in policy.profiles.items()}
     share = _share(policy.shares)
     endpoints = {
@@ -138,6 +152,7 @@ def build_snapshot(policy: Policy, *, source: str, zone: str | None) -> core.Sna
             for name, route in zip(names, policy.routes, strict=True)
         ),
         classes=CLASSES | {name: _class(name, traffic) for name, traffic in policy.classes.items()},
+        without_hints=without_hints,
     )
 
 

@@ -1,6 +1,6 @@
 """The account of one call: what every attempt did, what it cost, and how much of that was wasted.
 
-`CallRecord.on_event` is the sink to hand to `Engine.begin`. The transport fills in what it read of
+`CallRecord.sink` is what to hand to `Engine.begin`. The transport fills in what it read of
 an answer before it reports the attempt's outcome. When the call has ended and so have all its
 attempts, a hedge's loser included, the call is settled, once: priced, added to its task, shown to
 telemetry.
@@ -31,6 +31,7 @@ from headway.core.model import (
     Outcome,
     Rejection,
     RetryDenied,
+    Sink,
 )
 from headway.core.snapshot import Endpoint
 from headway.cost import UNKNOWN, ZERO, Cost, Pricer, add, worst_source
@@ -42,6 +43,7 @@ from headway.task.scope import current_scope
 
 if TYPE_CHECKING:
     from headway.core.call import Call
+    from headway.core.snapshot import Snapshot
     from headway.task.task import Task
 
 logger = logging.getLogger("headway")
@@ -178,6 +180,18 @@ class CallRecord:
     def wants_usage(self) -> bool:
         """Whether anybody will look at the cost: a task, or telemetry that records."""
         return self.task is not None or self._watch is not None
+
+    def sink(self, snapshot: Snapshot) -> Sink | None:
+        """`on_event`, to hand to `Engine.begin`; None when nobody looks, nor are calls observed, nor
+        is any endpoint's time shared out among all its calls."""
+        if (
+            self.wants_usage
+            or snapshot.has_timed_prices
+            or snapshot.has_observed_routes
+            or self._books.mode == "observe"
+        ):
+            return self.on_event
+        return None
 
     @property
     def settled(self) -> bool:

@@ -85,8 +85,10 @@ class Telemetry(TaskObserver):
 
     # ----------------------------------------------------------------- calls
 
-    def watch(self, _: CallRecord) -> CallWatch | None:
+    def watch(self, record: CallRecord) -> CallWatch | None:
         """See `headway.record.CallObserver`."""
+        if self._shed_at is not None:
+            self._calm(record.started_at)
         tracer = self._providers.tracer()
         instruments = self.metering.instruments()
         if tracer is None and instruments is None:
@@ -218,7 +220,10 @@ class Telemetry(TaskObserver):
             self.events.emit(n.SHED_STARTED, {n.SHED_REASON: event.rejection.reason})
 
     def _sent(self, event: AttemptStarted) -> None:
-        if self._shed_at is not None and event.at - self._shed_at >= SHED_QUIET_S:
+        self._calm(event.at)
+
+    def _calm(self, at: float) -> None:
+        if self._shed_at is not None and at - self._shed_at >= SHED_QUIET_S:
             self._shed_at = None
             self.events.emit(n.SHED_STOPPED, {})
 

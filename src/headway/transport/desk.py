@@ -148,7 +148,10 @@ class Desk:
         if record is None:
             return None
         call = host.engine.begin(
-            facts, host.clock(), wall_now=host.wall_clock(), sink=record.on_event
+            facts,
+            host.clock(),
+            wall_now=host.wall_clock(),
+            sink=record.sink(host.engine.snapshot),
         )
         if earlier is not None and earlier.is_open:
             if call is None:

@@ -296,7 +296,11 @@ class Trial:
             outcome, facts = hidden or OK, quirks.ReplyFacts()
         else:
             outcome, facts = quirks.read_reply(
-                self.headers, plain, surface=flight.facts.surface, wall_now=wall_now
+                self.headers,
+                plain,
+                surface=flight.facts.surface,
+                wall_now=wall_now,
+                counted=flight.is_observed or flight.call.wants_counts,
             )
         notes.reply(self, facts, plain)
         if outcome.kind is FailureClass.OK:
