@@ -85,6 +85,18 @@ def test_a_refusal_that_would_have_been_made(spans: InMemorySpanExporter) -> Non
     assert span.status.is_unset
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_cost_of_what_would_have_been_refused_needs_no_listener(stream: bool) -> None:
+    policy = document(["a"], endpoint={"state": "disabled", **PRICED})
+    with ScriptedEndpoints({"a": "hi"}, policy=policy) as fleet:
+        client = fleet.new_router(mode="observe", on_event=None).wrap(fleet.client(max_retries=0))
+        with headway.task("t") as task:
+            for _ in client.chat.completions.create(**ASK, stream=stream):
+                pass
+        assert task.cost
+        assert task.calls == 1
+
+
 def test_an_observed_route_beside_enforced_ones() -> None:
     policy = document(["a", "b"], weights={"b": 1}, route={"mode": "observe"})
     with ScriptedEndpoints({"a": "hi", "b": "ho"}, policy=policy) as fleet:

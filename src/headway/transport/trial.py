@@ -296,7 +296,7 @@ class Trial:
                 plain,
                 surface=flight.facts.surface,
                 wall_now=wall_now,
-                counted=flight.call.wants_counts,
+                counted=flight.is_observed or flight.call.wants_counts,
             )
         notes.reply(self, facts, plain)
         if outcome.kind is FailureClass.OK:
