@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import openai
 
-from headway.core.model import AttemptStarted
+from headway.events import AttemptStarted
 from headway.testing import ScriptedEndpoints
 
 

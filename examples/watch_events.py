@@ -6,7 +6,7 @@ Runs offline: the endpoints are scripted.
 
 from __future__ import annotations
 
-from headway.core.model import AttemptEnded, BreakerChanged, Event
+from headway.events import AttemptEnded, BreakerChanged, Event
 from headway.testing import ScriptedEndpoints
 
 

@@ -2,8 +2,9 @@
 
     client = headway.wrap(OpenAI(), policy="policy.json")
 
-This module is the public API, together with `headway.errors`, `headway.testing`, `headway.otel` and
-`headway.tenacity`. Everything else is private by path and may change in any release.
+This module is the public API, together with `headway.errors`, `headway.events`, `headway.testing`,
+`headway.otel` and `headway.tenacity`. Everything else is private by path and may change in any
+release.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from headway.task import Task, bind, continue_task, options, task
 
 if TYPE_CHECKING:
-    from headway import errors, otel, tenacity, testing
+    from headway import errors, events, otel, tenacity, testing
     from headway.client import wrap
     from headway.credentials import Credential
     from headway.errors import (
@@ -65,6 +66,7 @@ __all__ = [
     "bind",
     "continue_task",
     "errors",
+    "events",
     "options",
     "otel",
     "task",
@@ -73,7 +75,7 @@ __all__ = [
     "wrap",
 ]
 
-_MODULES: Final = frozenset({"errors", "otel", "tenacity", "testing"})
+_MODULES: Final = frozenset({"errors", "events", "otel", "tenacity", "testing"})
 _HOMES: Final = {
     "Credential": "headway.credentials",
     "Policy": "headway.policy.models",

@@ -128,7 +128,8 @@ class _WireError(HeadwayError):
         request = state.pop("request", None)
         response = state.pop("response", None)
         if request is not None:
-            state["_where"] = (request.method, str(request.url))
+            bare = request.url.copy_with(username="", password="", query=None)  # may hold keys
+            state["_where"] = (request.method, str(bare))
         if response is not None:
             state["_status"] = response.status_code
         return _revive, (type(self), self.args, state)
@@ -218,14 +219,14 @@ class ToolCall:
 
     id: str | None = None
     name: str | None = None
-    arguments: str = ""
+    arguments: str = field(default="", repr=False)  # what was generated is in no log by accident
 
 
 @dataclass(slots=True)
 class PartialAnswer:
     """What a stream delivered before it broke."""
 
-    text: str = ""
+    text: str = field(default="", repr=False)
     tool_calls: list[ToolCall] = field(default_factory=list[ToolCall])
 
 

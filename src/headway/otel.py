@@ -1,4 +1,4 @@
-"""OpenTelemetry for applications that have none yet: one explicit call.
+"""OpenTelemetry: `setup` for applications that have none yet, `configure` for other settings.
 
     import headway.otel
     headway.otel.setup()        # SDK and OTLP exporters, as the standard OTEL_* variables say
@@ -11,7 +11,12 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from opentelemetry._logs import LoggerProvider
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import TracerProvider
 
 logger = logging.getLogger("headway")
 
@@ -19,6 +24,40 @@ _MISSING = (
     "headway.otel.setup() needs the OpenTelemetry SDK and an OTLP exporter: "
     'pip install "headway[otel]"'
 )
+
+
+def configure(
+    *,
+    tracer_provider: TracerProvider | None = None,
+    meter_provider: MeterProvider | None = None,
+    logger_provider: LoggerProvider | None = None,
+    semconv: str = "genai-0.1",
+    gen_ai_spans: str = "auto",
+    propagate_trace_context: bool = False,
+    span_events: bool = False,
+) -> None:
+    """Choose how calls and tasks are told, before the first client is wrapped.
+
+    Providers not given are the global ones of the moment; none is ever set here. `semconv` names
+    what the GenAI conventions cover as their release 0.1 does ("genai-0.1") or as the semantic
+    conventions 1.41 did ("1.41"). `gen_ai_spans`: "auto" uses the span of another instrumentation
+    of the openai package where there is one, "always" opens our own beside it, "never" opens none.
+    `propagate_trace_context` sends `traceparent` to every endpoint instead of to those that the
+    policy says support "trace_context". `span_events` repeats verdicts as span events.
+
+    Raises `ValueError` for an unknown name. Routers keep the settings they were made with.
+    """
+    from headway import telemetry
+
+    telemetry.configure(
+        tracer_provider=tracer_provider,
+        meter_provider=meter_provider,
+        logger_provider=logger_provider,
+        semconv=semconv,
+        gen_ai_spans=gen_ai_spans,
+        propagate_trace_context=propagate_trace_context,
+        span_events=span_events,
+    )
 
 
 def setup(*, service_name: str | None = None) -> bool:

@@ -22,10 +22,12 @@ from headway import telemetry as telemetries
 from headway.core.engine import Engine
 from headway.core.model import (
     AttemptEnded,
+    AttemptStarted,
     CallDequeued,
     CallEnded,
     CallFacts,
     CallQueued,
+    CallRejected,
     Event,
     FirstToken,
     RetryDenied,
@@ -37,9 +39,11 @@ from headway.core.views import EndpointStatus, Explanation, PoolStatus
 from headway.cost import Pricer
 from headway.credentials import Credential, credential_named
 from headway.errors import HeadwayError
+from headway.policy.builtin import pass_through
 from headway.policy.decide import PolicyStatus
 from headway.policy.supply import PolicySupply
-from headway.record import Books, CallRecord
+from headway.record import Books, CallRecord, ObservedCalls
+from headway.task import current_scope
 from headway.transport import body as bodies
 from headway.transport.pins import PinMap
 
@@ -52,7 +56,12 @@ _log = logging.getLogger("headway")
 _ClientT = TypeVar("_ClientT", bound="OpenAI | AsyncOpenAI")
 
 MODES = ("enforce", "observe")
-_RECORDED = frozenset({FirstToken, AttemptEnded, RetryDenied, CallQueued, CallDequeued, CallEnded})
+NOWHERE = "https://headway.invalid/"
+WARNINGS_MAX = 64
+"""Unknown names that are warned of, once each; more than these are made up as the calls go."""
+_RECORDED: frozenset[type[Event]] = frozenset(
+    {AttemptStarted, FirstToken, AttemptEnded, RetryDenied, CallQueued, CallDequeued, CallEnded}
+)
 """Events that a call's record takes; the process's telemetry has no use for them."""
 
 
@@ -64,6 +73,8 @@ class RouterStatus(NamedTuple):
     policy: PolicyStatus
     endpoints: tuple[EndpointStatus, ...]
     pools: tuple[PoolStatus, ...]
+    observed: ObservedCalls
+    """Calls in observe mode, and how often Headway would have done otherwise."""
 
 
 class Router:
@@ -77,13 +88,16 @@ class Router:
         credentials: name -> `Credential`; a document can only name them.
         allowed_hosts: host patterns a fetched document may send calls to.
         own_hosts: hosts that are always allowed: `wrap` puts the client's own here.
-        public_keys: reserved for signed documents.
+        public_keys: for signed documents, which this version can't check: only None is accepted.
         cache_dir: where the last good document is kept across restarts; None keeps none.
-        shared_state: reserved for fleet-wide quotas.
-        on_event: receives every `headway.core.model` event after the decision; what it raises is
+        shared_state: for fleet-wide quotas, which this version has not: only None is accepted.
+        on_event: receives every event (`headway.events`) after the decision; what it raises is
             logged and goes no further.
         clock: monotonic seconds; `clock.wall()`, if there is one, gives Unix seconds.
         rng: the random source; `random.Random(seed)` makes decisions reproducible.
+
+    Where HEADWAY_DISABLED is set (to 1, true, yes or on) as the router is made, the policy is not
+    even read, and calls pass as if there were no router.
 
     Raises:
         PolicyError: the first document is bad, or cannot be had and nothing is cached.
@@ -121,7 +135,9 @@ class Router:
         tasklog.ensure_installed()
         self._telemetry = telemetries.telemetry()
         self._books = Books(
-            pricer=Pricer(on_unknown=self._telemetry.price_unknown), observer=self._telemetry
+            pricer=Pricer(on_unknown=self._telemetry.price_unknown),
+            observer=self._telemetry,
+            mode=mode,
         )
         self._supply = PolicySupply(
             policy,
@@ -137,12 +153,14 @@ class Router:
             wall_clock=self.wall_clock,
         )
         self.engine = Engine(
-            self._supply.initial(),
+            self._first_snapshot(),
             zone=zone,
             rng=self.rng,
             lock=threading.Lock(),
             on_event=self._on_event,
+            quiet=_RECORDED if on_event is None else frozenset(),
         )
+        self._warned: set[tuple[str, str]] = set()
         self._telemetry.watch_router(self)
         _routers.add(self)
 
@@ -176,6 +194,7 @@ class Router:
             self._supply.status(),
             self.engine.status(now),
             self.engine.pools(now),
+            self._books.observed,
         )
 
     def explain(
@@ -222,12 +241,22 @@ class Router:
 
     # -- for the transports (see headway.transport.ports.CallHost)
 
-    def open_call(self, facts: CallFacts) -> CallRecord:
-        """Start the accounts of a call in the current task and trace context.
+    def open_call(
+        self, facts: CallFacts, *, earlier: CallRecord | None = None, is_exempt: bool = False
+    ) -> CallRecord:
+        """Start the accounts of a call in the current task and trace context, or go on with the
+        `earlier` ones of a call that the SDK sends again.
 
-        Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the task forbids it.
+        Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the task forbids it; an
+        exempt call is only counted.
         """
-        return self._books.open_call(facts, self.clock())
+        if facts.traffic_class is not None:
+            self._rank(facts, facts.traffic_class)
+        if facts.route is not None and self.engine.snapshot.route_named(facts.route) is None:
+            self._warn_once(
+                "no route of the policy is named %r: such calls pass through untouched", facts.route
+            )
+        return self._books.open_call(facts, self.clock(), earlier=earlier, is_exempt=is_exempt)
 
     def credential_for(self, endpoint: Endpoint) -> Credential | None:
         """The declared credential of an endpoint; None: the client's own key, own host only."""
@@ -256,11 +285,33 @@ class Router:
 
     # -- inside
 
+    def _first_snapshot(self) -> Snapshot:
+        if self.disabled:
+            # Whoever switches Headway off must not depend on its policy being there, or sound.
+            return pass_through(NOWHERE)
+        return self._supply.initial()
+
+    def _warn_once(self, text: str, name: str) -> None:
+        told = (text, name)
+        if told not in self._warned and len(self._warned) < WARNINGS_MAX:
+            self._warned.add(told)
+            _log.warning(text, name)
+
+    def _rank(self, facts: CallFacts, name: str) -> None:
+        """A class brings its priority, unless the application gave a number, too."""
+        found = self.engine.snapshot.classes.get(name)
+        if found is None:
+            self._warn_once(
+                "priority %r names no class of the policy: such calls have priority 0", name
+            )
+        elif current_scope().options.priority is None:
+            facts.priority = found.priority
+
     def _adopt(self, snapshot: Snapshot) -> None:
         self.engine.swap(snapshot, self.clock())
 
     def _on_event(self, event: Event) -> None:
-        if type(event) not in _RECORDED:
+        if type(event) not in _RECORDED and not (self.mode == "observe" and _is_refusal(event)):
             self._telemetry.on_event(event)
         if self._hook is not None:
             try:
@@ -272,6 +323,11 @@ class Router:
         # The parent may have held the lock at the fork, and jitter must differ from the parent's.
         self.rng = random.Random() if isinstance(self.rng, random.Random) else self.rng
         self.engine.after_fork(threading.Lock(), self.rng)
+
+
+def _is_refusal(event: Event) -> bool:
+    # Nothing was refused where refusals are only observed.
+    return type(event) is CallRejected
 
 
 def _body_of(model: str, prompt: str | Sequence[Mapping[str, Any]]) -> bytes:

@@ -56,7 +56,7 @@ def given_up(problem: BaseException) -> bool:
         headers = getattr(getattr(cause, "response", None), "headers", None)
         if headers is not None and headers.get("x-should-retry") == "false":
             return True
-        if any(note.startswith("headway") for note in getattr(cause, "__notes__", ())):
+        if any(note.startswith("Headway: ") for note in getattr(cause, "__notes__", ())):
             return True
         cause = cause.__cause__ or cause.__context__
     return False
@@ -121,4 +121,4 @@ def _take(budget: RetryBudget | None) -> bool:
             return False
     if budget is not None and not budget.take_retry():
         return False
-    return task is None or task.take_extra_attempt()
+    return task is None or task._take_extra_attempt()

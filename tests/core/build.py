@@ -337,3 +337,19 @@ class Hand:
         attempt = self.send(now)
         self.end(attempt, outcome, now)
         return attempt
+
+
+class Extra:
+    """A task's allowance of extra attempts."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def take_extra_attempt(self) -> bool:
+        if self.left == 0:
+            return False
+        self.left -= 1
+        return True
+
+    def return_extra_attempt(self) -> None:
+        self.left += 1

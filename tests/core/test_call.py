@@ -20,6 +20,7 @@ from headway.core.model import (
     LimitChanged,
     Outcome,
     RetryDenied,
+    Send,
 )
 from headway.core.snapshot import (
     DeadlinePolicy,
@@ -37,6 +38,7 @@ from tests.core.build import (
     UNAVAILABLE,
     Bench,
     Even,
+    Extra,
     F,
     endpoint,
     facts,
@@ -316,12 +318,49 @@ def test_a_success_credits_a_tenth_once_per_call() -> None:
 @pytest.mark.parametrize(("left", "attempts"), [(0, 1), (1, 2), (2, 3), (None, 3)])
 def test_a_task_has_its_own_cap_on_extra_attempts(left: int | None, attempts: int) -> None:
     bench = Bench(ABC, rng=Even(0.0))
-    hand = bench.begin(extra_attempts_left=left)
+    hand = bench.begin(allowance=None if left is None else Extra(left))
     for _ in range(attempts):
         hand.fail(0.0)
 
     assert hand.finish(0.0).attempt is not None
     assert denied(bench) == ["task_budget" if left is not None and left < 2 else "attempts"]
+
+
+def test_calls_at_once_share_what_their_task_allows() -> None:
+    bench = Bench(ABC, rng=Even(0.0))
+    extra = Extra(1)
+    hands = [bench.begin(allowance=extra) for _ in range(3)]
+    for hand in hands:
+        hand.fail(0.0)
+    retried = [hand for hand in hands if isinstance(hand.call.next_action(0.0), Send)]
+
+    assert len(retried) == 1
+    assert denied(bench) == ["task_budget", "task_budget"]
+
+
+def test_a_retry_that_is_never_sent_goes_back_to_the_task() -> None:
+    bench = Bench(ABC, rng=Even(0.0))
+    extra = Extra(1)
+    hand = bench.begin(allowance=extra)
+    hand.fail(0.0)
+    assert extra.left == 0
+
+    hand.call.cancel(0.0)
+    assert extra.left == 1
+
+
+def test_an_empty_budget_takes_nothing_from_the_task() -> None:
+    bench = Bench(AB, rng=Even(0.0))
+    bench.begin(attempts_max=1).fail(0.0)
+    pool = bench.pool()
+    while pool.budget.withdraw(0.0):
+        pass
+    extra = Extra(1)
+    hand = bench.begin(allowance=extra)
+    hand.fail(0.0)
+
+    assert extra.left == 1
+    assert denied(bench)[-1] == "budget"
 
 
 # ---------------------------------------------------------------- the server's word

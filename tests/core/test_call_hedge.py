@@ -12,7 +12,7 @@ from headway.core.model import (
     Send,
 )
 from headway.core.snapshot import Capacity, DeadlinePolicy, HedgePolicy, RetryPolicy, Route
-from tests.core.build import BROKEN, DONE, Bench, Even, F, Hand, endpoint, facts, route
+from tests.core.build import BROKEN, DONE, Bench, Even, Extra, F, Hand, endpoint, facts, route
 
 HEDGED = HedgePolicy(enabled=True, delay_s=1.0)
 
@@ -145,7 +145,7 @@ def test_when_the_hedge_is_cancelled_and_the_first_failed_the_hedges_end_surface
         facts(pinned_to="a"),
         facts(delegated=True),
         facts(attempts_max=1),
-        facts(extra_attempts_left=0),
+        facts(allowance=Extra(0)),
     ],
 )
 def test_calls_that_must_not_be_doubled_are_not(what: CallFacts) -> None:
@@ -206,7 +206,7 @@ def test_a_hedge_is_no_probe() -> None:
     bench = hedging()
     bench.kill("b")
     cooled = bench.breaker("b").open_until
-    hand = bench.begin(cooled, pinned_to=None, extra_attempts_left=None)
+    hand = bench.begin(cooled, pinned_to=None)
     first = hand.send(cooled)
     if first.endpoint_id == "b":  # the call itself was the probe: its hedge may go to a
         assert first.is_probe

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -585,3 +586,20 @@ def test_an_outcome_the_endpoint_did_not_cause_keeps_it_in() -> None:
     bench.serve(0.0, Outcome(F.BAD_REQUEST), takes=0.0, pinned_to="a")
 
     assert bench.engine.explain(facts(), 0.0).candidates[0].eligible
+
+
+# ---------------------------------------------------------------- freshness
+
+
+def test_past_fresh_until_load_hints_no_longer_count() -> None:
+    busy = replace(endpoint("a"), planned_load=0.9)
+    quiet = replace(busy, planned_load=0.5)
+    static = replace(snapshot(route({"a": 1}), [quiet]), fresh_until=1000.0)
+    engine = Engine(replace(static, endpoints={"a": busy}, without_hints=static), rng=Even())
+
+    engine.begin(facts(), 0.0, wall_now=1000.0)
+    assert engine.snapshot.endpoints["a"].planned_load == 0.9
+
+    call = engine.begin(facts(), 1.0, wall_now=1000.1)
+    assert call is not None
+    assert call.snapshot is engine.snapshot is static

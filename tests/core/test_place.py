@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -121,6 +122,15 @@ def test_prompt_and_answer_must_fit_the_window(prompt: int, output: int | None, 
 
     assert (out is None) == fits
     assert out is None or out.reason == "context_window"
+
+
+def test_a_body_must_fit_what_the_endpoint_takes() -> None:
+    limited = replace(endpoint("a"), max_body_bytes=1000)
+    bench = Bench(AB, endpoints=[limited])
+
+    assert why(bench, "a", bench.request(facts(body_bytes=1000))) is None
+    out = why(bench, "a", bench.request(facts(body_bytes=1001)))
+    assert out == Out("a", "body_size", INFINITY)
 
 
 def test_after_a_context_length_failure_only_a_larger_window_will_do() -> None:

@@ -50,7 +50,7 @@ from headway.core.snapshot import (
     RetryPolicy,
     Snapshot,
 )
-from tests.core.build import Hand, endpoint, route, snapshot
+from tests.core.build import Extra, Hand, endpoint, route, snapshot
 
 WALKS = settings(stateful_step_count=60)
 
@@ -303,7 +303,7 @@ class EngineWalk(RuleBasedStateMachine):
             repeatable=repeatable,
             pinned_to=pinned,
             delegated=delegated,
-            extra_attempts_left=left,
+            allowance=None if left is None else Extra(left),
             deadline_at=self.now + within,
             session="s",
         )

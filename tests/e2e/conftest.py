@@ -9,11 +9,19 @@ from typing import Any
 
 import openai
 import pytest
+from opentelemetry.sdk.trace.sampling import Sampler
 
 from headway.router import Router
+from headway.telemetry import configure, install, telemetry
 from headway.testing import RecordedEvents
 from tests.e2e.fleet import Fleet, document
 from tests.servers import Server, Step
+from tests.telemetry import conftest as telemetry_fixtures
+from tests.telemetry.otlp import Otlp, Pipeline
+
+otlp_server = telemetry_fixtures.otlp_server
+otlp = telemetry_fixtures.otlp
+pipeline = telemetry_fixtures.pipeline
 
 
 @pytest.fixture(autouse=True)
@@ -55,7 +63,7 @@ def fleet(cleanup: ExitStack) -> Callable[..., Fleet]:
         *,
         route: dict[str, Any] | None = None,
         endpoint: dict[str, Any] | None = None,
-        policy: dict[str, Any] | None = None,
+        policy: Any = None,
         **options: Any,
     ) -> Fleet:
         events = RecordedEvents()
@@ -76,3 +84,39 @@ def plain(cleanup: ExitStack) -> Callable[..., openai.OpenAI]:
         return cleanup.enter_context(openai.OpenAI(**options))
 
     return make
+
+
+# --------------------------------------------------------------------------- telemetry
+
+
+@pytest.fixture
+def otel(pipeline: Pipeline) -> Iterator[Pipeline]:
+    """This process's telemetry, exported to the receiver. Make it before the router."""
+    before = telemetry()
+    _configure(pipeline)
+    yield pipeline
+    install(before)
+
+
+@pytest.fixture
+def otel_with(otlp: Otlp, cleanup: ExitStack) -> Callable[..., Pipeline]:
+    """The same with a sampler, or other settings; may be called again."""
+    before = telemetry()
+    cleanup.callback(install, before)
+
+    def make(*, sampler: Sampler | None = None, **settings: Any) -> Pipeline:
+        made = Pipeline(otlp, sampler=sampler)
+        cleanup.callback(made.close)
+        _configure(made, **settings)
+        return made
+
+    return make
+
+
+def _configure(pipeline: Pipeline, **settings: Any) -> None:
+    configure(
+        tracer_provider=pipeline.tracer_provider,
+        meter_provider=pipeline.meter_provider,
+        logger_provider=pipeline.logger_provider,
+        **settings,
+    )

@@ -34,9 +34,7 @@ def document(
         "schema_version": "1.0",
         "version": version,
         "endpoints": {name: {"base_url": url, **(endpoint or {})} for name, url in urls.items()},
-        "routes": [
-            {"match": {"model": MODEL}, "weights": dict.fromkeys(urls, 1), **(route or {})}
-        ],
+        "routes": [{"match": {"model": MODEL}, "weights": dict.fromkeys(urls, 1), **(route or {})}],
         **top,
     }
 

@@ -16,6 +16,7 @@ from typing import Any
 MODULES = (
     "headway",
     "headway.errors",
+    "headway.events",
     "headway.otel",
     "headway.tenacity",
     "headway.testing",

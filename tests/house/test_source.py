@@ -20,8 +20,6 @@ LONG = re.compile(r"#\s*long: \S+")
 RATCHET: dict[str, int] = {
     "core/machine.py": 499,
     "core/model.py": 444,
-    "errors.py": 402,
-    "lab/demo_page.py:build_page": 149,
 }
 """Files and functions that are longer than the rule, and how long: they may shrink, never grow."""
 

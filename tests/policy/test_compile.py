@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
 
 from headway.core.model import INFINITY
 from headway.policy.builtin import pass_through
-from tests.policy.samples import Document, compiled, document, put, shares, weights
+from headway.policy.models import Policy
+from tests.policy.samples import (
+    CREDENTIALS,
+    Document,
+    compiled,
+    document,
+    put,
+    shares,
+    weights,
+)
 
 
 def test_the_sound_document() -> None:
@@ -326,3 +337,59 @@ def test_params_and_headers() -> None:
         "rack-1",
     )
     assert (endpoint.prefix_cache.blocks, endpoint.prefix_cache.block_tokens) == (10, 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (put("defaults", {"coalesce": True}), "defaults.coalesce"),
+        (put("routes.0.cache", {"enabled": True}), r"routes\[0\].cache.enabled"),
+    ],
+)
+def test_what_this_version_does_not_do_is_told_where_it_is_switched_on(
+    change: Callable[[Document], object], place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled(document())
+    assert caplog.text == ""
+
+    compiled(document(change))
+    assert re.search(f"neither joins calls nor reuses answers: {place}\n", caplog.text)
+
+    caplog.clear()
+    Policy.load(document(change)).compile(credentials=CREDENTIALS)
+    assert re.search(place, caplog.text)
+
+
+def test_a_class_that_everybody_has_can_be_changed_field_by_field() -> None:
+    snapshot = compiled(document(classes={"interactive": {"sheddable": False}}))
+
+    assert snapshot.classes["interactive"].priority == 10
+    assert not snapshot.classes["interactive"].sheddable
+    assert snapshot.classes["background"].priority == -10
+
+
+def test_a_policy_with_hints_is_compiled_without_them_too() -> None:
+    document = {
+        "schema_version": "1.0",
+        "version": 1,
+        "fresh_until": "2026-11-30T11:05:00Z",
+        "profiles": {"p": {
+            "ttft_ms": {"x": [0, 1], "mean": [100, 1100]},
+            "tpot_ms": {"x": [0, 1], "mean": [10, 110]},
+        }},
+        "endpoints": {
+            name: {"base_url": f"https://{name}.example/v1", "profile": "p", "observed": seen}
+            for name, seen in (("a", {"utilization": 0.9}), ("b", {"utilization": 0.1}))
+        },
+        "routes": [{"endpoints": ["a", "b"]}],
+    }  # fmt: skip
+    snapshot = Policy.load(document).compile()
+
+    assert [e.planned_load for e in snapshot.endpoints.values()] == [0.9, 0.1]
+    hinted = dict(snapshot.routes[0].weights.pick(None, 100))
+    assert hinted["b"] > hinted["a"]  # weights that the document leaves to us follow the load
+    faded = snapshot.without_hints
+    assert faded is not None
+    assert [e.planned_load for e in faded.endpoints.values()] == [0.5, 0.5]
+    assert dict(faded.routes[0].weights.pick(None, 100)) == {"a": 0.5, "b": 0.5}
+    assert (faded.version, faded.fresh_until) == (snapshot.version, snapshot.fresh_until)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pydantic
 import pytest
+import tenacity
 
 from headway.core.model import FailureClass
 from headway.errors import PolicyError, ValidationError
@@ -144,3 +146,30 @@ def test_the_built_in_policy_takes_any_model_to_the_clients_own_endpoint() -> No
     assert weights(snapshot) == (("default", 1.0),)
     assert route.endpoint_ids == {"default"}
     assert pass_through("https://a.example/v1?x=1").endpoints["default"].base_url.endswith("?x=1")
+
+
+def policy_with_backoff(backoff: object) -> Policy:
+    routes = [{**document()["routes"][0], "retry": {"backoff": backoff}}]
+    return Policy.model_validate(document(routes=routes))
+
+
+def test_a_wait_of_tenacity_may_stand_for_a_backoff() -> None:
+    made = policy_with_backoff(tenacity.wait_random_exponential(multiplier=0.2, max=3))
+
+    retry = made.compile(credentials=CREDENTIALS).routes[0].retry
+    assert (retry.backoff_base_s, retry.backoff_cap_s) == (0.2, 3.0)
+    assert b'"base_ms": 200.0' in made.dump()
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        tenacity.wait_fixed(1),
+        tenacity.wait_exponential(),
+        tenacity.wait_random_exponential(exp_base=3),
+        tenacity.wait_random_exponential(min=1),
+    ],
+)
+def test_a_wait_without_full_jitter_is_refused(wait: object) -> None:
+    with pytest.raises(pydantic.ValidationError, match="wait_random_exponential"):
+        policy_with_backoff(wait)

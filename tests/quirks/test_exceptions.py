@@ -109,7 +109,7 @@ class ReadError(Exception):
     """An application's own exception that happens to have a known name."""
 
 
-class SoftTimeLimitExceeded(Exception):  # noqa: N818
+class SoftTimeLimitExceeded(Exception):
     """What a task queue raises into running code."""
 
 

@@ -34,7 +34,7 @@ def test_a_part_has_the_tasks_name_id_and_what_is_left(play: Player, clock: Cloc
         assert 19 < part.remaining_s <= 20
         options = tasks.current_scope().options
         assert (options.traffic_class, options.session) == ("interactive", "s;1=é")
-        assert part.ledger.caps.cost == Decimal("0.0065")
+        assert part._ledger.caps.cost == Decimal("0.0065")
         play(Try("us-1", usage=tokens(1000, 400)))
         with pytest.raises(TaskLimitExceeded):
             play(Try("us-1", usage=tokens(1000, 100)))
@@ -98,3 +98,16 @@ def test_only_a_wellformed_traceparent_is_kept() -> None:
     for traceparent, kept in ((good, good), ("00-xyz", ""), (good + "\n", "")):
         part = continue_task({"headway-task": value, "Traceparent": traceparent})
         assert part.part_of == kept
+
+
+def test_what_an_outer_task_says_is_carried_too() -> None:
+    with task("outer", priority=7, session="s-1"), task("inner") as inner:
+        headers = inner.headers()
+    with continue_task(headers) as part:
+        assert (part.options.priority, part.options.session) == (7, "s-1")
+
+    with task("outer", priority=7, session="s-1"), task("inner", priority="batch") as inner:
+        headers = inner.headers()
+    with continue_task(headers) as part:
+        assert part.options.priority is None
+        assert (part.options.traffic_class, part.options.session) == ("batch", "s-1")

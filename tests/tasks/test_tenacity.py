@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+import openai
 import pytest
 import tenacity
 
 import headway.tenacity as ours
 from headway.errors import DeadlineExceeded, TaskLimitExceeded
 from headway.task import task
+from headway.testing import ScriptedEndpoints, refuse
 from tests.tasks.conftest import Clock
 
 
@@ -48,7 +50,7 @@ def test_what_headway_gave_up_on_is_never_retried() -> None:
     answered = ParseError()
     answered.response = SimpleNamespace(headers={"x-should-retry": "false"})  # type: ignore[attr-defined]
     noted = ParseError()
-    noted.add_note("headway: 3 attempts at eu-1, us-1")
+    noted.add_note("Headway: 3 attempts: eu-1 (503), us-1 (503)")
     wrapped = ParseError()
     wrapped.__cause__ = TaskLimitExceeded("no", reason="max_cost")
     for problem in (answered, noted, wrapped, DeadlineExceeded("late")):
@@ -104,3 +106,16 @@ def test_it_composes() -> None:
                 tries += 1
                 raise ParseError
     assert tries == 2
+
+
+def test_what_a_wrapped_client_surfaces_is_given_up_on() -> None:
+    with ScriptedEndpoints({"a": refuse(), "b": 503}) as fleet:
+        fleet.script("b", refuse())
+        with pytest.raises(openai.APIConnectionError) as unreachable:
+            fleet.wrap().embeddings.create(model=fleet.model, input="x")
+        fleet.script("a", 503)
+        fleet.script("b", 503)
+        with pytest.raises(openai.APIError) as failed:
+            fleet.wrap().embeddings.create(model=fleet.model, input="x")
+    assert ours.given_up(unreachable.value)
+    assert ours.given_up(failed.value)

@@ -60,9 +60,13 @@ def snapshot(*endpoints: Endpoint, version: int = 7) -> Snapshot:
 
 @dataclass
 class Begun:
-    """Stands in for `core.call.Call`: a record needs its snapshot only."""
+    """Stands in for `core.call.Call`: a record needs its snapshot and route only."""
 
     snapshot: Snapshot
+
+    @property
+    def route(self) -> Route:
+        return self.snapshot.routes[0]
 
 
 @dataclass

@@ -90,3 +90,19 @@ print(headway.otel.setup(), "Proxy" in type(trace.get_tracer_provider()).__name_
     names = ("TRACES", "METRICS", "LOGS")
     done = run(script, **{f"OTEL_{name}_EXPORTER": "none" for name in names})
     assert done.stdout.split() == ["True", "True"], done.stderr
+
+
+def test_the_names_of_the_older_conventions_can_be_chosen() -> None:
+    done = run(
+        """
+import headway.otel
+from headway import telemetry
+headway.otel.configure(semconv="1.41")
+print(telemetry.telemetry().semconv.workflow_name)
+try:
+    headway.otel.configure(semconv="2.0")
+except ValueError as problem:
+    print("ValueError" if "genai-0.1, 1.41" in str(problem) else problem)
+"""
+    )
+    assert done.stdout.split() == ["gen_ai.workflow.name", "ValueError"], done.stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
+import headway
 from headway.testing import (
     FakeClock,
     RecordedEvents,
@@ -163,3 +164,22 @@ def test_recorded_events_can_be_asked_by_type() -> None:
     assert events.of(EndpointReadmitted) == [EndpointReadmitted("a", 2.0)]
     events.clear()
     assert list(events) == []
+
+
+def test_a_reply_that_takes_too_long_is_not_waited_for() -> None:
+    clock = FakeClock()
+    with ScriptedEndpoints({"a": ok("late").after(30)}, model="m", clock=clock) as fleet:
+        with pytest.raises(openai.APITimeoutError):
+            ask(fleet.client(max_retries=0, timeout=5.0))
+        assert clock() == 1005.0
+
+        with (
+            pytest.raises(headway.DeadlineExceeded),
+            headway.task("t", deadline=10, clock=clock) as task,
+        ):
+            ask(fleet.wrap())
+        assert clock() == 1015.0
+        assert task.outcome == "deadline"
+
+        assert ask(fleet.wrap()).choices[0].message.content == "late"
+        assert clock() == 1045.0

@@ -22,6 +22,8 @@ from tests.transport.callers import MESSAGES
 from tests.transport.hosts import Host, own, policy
 
 URL = "http://127.0.0.1:9/v1"
+LIBRARYS_ERROR = (RuntimeError, openai.APIConnectionError)
+"""What using a closed client raises; openai 2 turns the first into the second."""
 
 
 @pytest.mark.parametrize(
@@ -79,14 +81,14 @@ def test_closing_either_closes_both_and_use_after_it_is_the_librarys_error(
 
     assert client.is_closed()
     assert wrapped.is_closed()
-    with pytest.raises(RuntimeError, match="client has been closed"):
+    with pytest.raises(LIBRARYS_ERROR):
         wrapped.chat.completions.create(model="m", messages=MESSAGES)
 
     client = openai.OpenAI(api_key="k", base_url=a.url)
     wrapped = wrap(client, router=Host(policy({"a": a.url})))
     client.close()
     assert wrapped.is_closed()
-    with pytest.raises(RuntimeError, match="client has been closed"):
+    with pytest.raises(LIBRARYS_ERROR):
         wrapped.chat.completions.create(model="m", messages=MESSAGES)
     assert len(a.hits) == 1
 
@@ -350,3 +352,39 @@ def test_clients_with_the_same_policy_share_a_router(
     one.chat.completions.create(model="m", messages=MESSAGES)
     one.close()
     assert len(a.hits) == 1
+
+
+def test_a_router_and_what_would_make_another_are_not_given_together() -> None:
+    client, router = openai.OpenAI(api_key="k", base_url=URL), Host(own(URL))
+
+    with pytest.raises(WrapError, match="policy, mode can only be set where it is made"):
+        wrap(client, "policy.json", router=router, mode="observe")
+
+
+@pytest.mark.skipif(openai.__version__ < "3", reason="needs another package on openai 2")
+def test_aiohttp_carries_an_async_client_s_calls_when_asked(serve: Callable[..., Any]) -> None:
+    a = serve(OK)
+    plain = openai.AsyncOpenAI(api_key="k", base_url=a.url)
+    wrapped = wrap(plain, router=Host(own(a.url)), transport="aiohttp")
+
+    async def run() -> None:
+        reply = await wrapped.chat.completions.create(model="m", messages=MESSAGES)
+        assert reply.choices[0].message.content
+        await wrapped.close()
+
+    asyncio.run(run())
+    assert "aiohttp" in type(wrapped._client._headway_original._transport).__module__  # type: ignore[attr-defined]
+    assert len(a.hits) == 1
+    assert not plain.is_closed()
+
+
+def test_where_aiohttp_can_not_stand_in_is_said_at_once() -> None:
+    own_http = openai.DefaultAsyncHttpxClient()
+    mine = openai.AsyncOpenAI(api_key="k", base_url=URL, http_client=own_http)
+    for client, transport, words in (
+        (openai.OpenAI(api_key="k", base_url=URL), "aiohttp", "for async clients"),
+        (mine, "aiohttp", "the http client you made"),
+        (openai.AsyncOpenAI(api_key="k", base_url=URL), "requests", 'knows only "aiohttp"'),
+    ):
+        with pytest.raises(WrapError, match=words):
+            wrap(client, router=Host(own(URL)), transport=transport)  # type: ignore[arg-type]

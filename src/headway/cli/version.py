@@ -21,7 +21,6 @@ PACKAGES: Final = (
     "opentelemetry-sdk",
     "genai-prices",
     "tenacity",
-    "aiolimiter",
     "rich",
 )
 SETTINGS: Final = ("HEADWAY_POLICY", "HEADWAY_DISABLED", "HEADWAY_TASK_LOG")

@@ -14,6 +14,7 @@ from headway.core.breaker import State
 from headway.core.call import Call
 from headway.core.expect import expect
 from headway.core.model import (
+    EVENTS,
     INFINITY,
     Batch,
     CallFacts,
@@ -61,6 +62,8 @@ class Engine:
         rng: the random source (`random.Random(seed)` fits).
         lock: what serialises access; None for single-threaded drivers.
         on_event: receives every event, outside the lock.
+        quiet: event types that `on_event` has no use for; unless the call's own sink wants them,
+            they aren't even built.
     """
 
     def __init__(
@@ -71,12 +74,14 @@ class Engine:
         rng: Rng,
         lock: Lock | None = None,
         on_event: Sink | None = None,
+        quiet: frozenset[type[Event]] = frozenset(),
     ) -> None:
         self.world = World(zone=zone, rng=rng)
         self.world.ceilings = _ceilings(snapshot)
         self.lock: Lock = lock if lock is not None else NoLock()
         self._snapshot = snapshot
         self._on_event = on_event
+        self.quiet = quiet if on_event is not None else frozenset(EVENTS)
         self._calls = 0
         self._outbox: list[tuple[Sink | None, Event]] = []
         self._wakes: list[Waker] = []
@@ -130,6 +135,8 @@ class Engine:
         """Begin a call; None when no route of the policy matches it (it is not ours to manage)."""
         with self.lock:
             snapshot = self._snapshot
+            if snapshot.without_hints is not None:
+                snapshot = self._still_fresh(snapshot, wall_now)
             route = _route_for(snapshot, facts)
             if route is None:
                 return None
@@ -149,6 +156,22 @@ class Engine:
             batch = self.take()
         self.deliver(batch)
         return call
+
+    def _still_fresh(self, snapshot: Snapshot, wall_now: float) -> Snapshot:
+        """The snapshot to use now: past `fresh_until`, the one without load hints."""
+        faded = snapshot.without_hints
+        if faded is None or snapshot.fresh_until is None or wall_now <= snapshot.fresh_until:
+            return snapshot
+        for endpoint_id, endpoint in faded.endpoints.items():
+            state = self.world.states.get(endpoint_id)
+            if state is not None:
+                state.reconfigure(endpoint, self.world.ceilings.get(endpoint_id))
+        self._snapshot = faded
+        return faded
+
+    def route_of(self, facts: CallFacts) -> Route | None:
+        """The route of the policy in force that a call with these facts takes."""
+        return _route_for(self._snapshot, facts)
 
     def _sweep(self, pool: Pool, pool_size: int, now: float) -> None:
         ejected, back = pool.ejector.sweep(pool_size, now)
@@ -288,7 +311,7 @@ class Engine:
 
     def emit(self, sink: Sink | None, event: Event) -> None:
         """Queue an event for the call's own sink and for the engine's."""
-        if sink is not None or self._on_event is not None:
+        if sink is not None or type(event) not in self.quiet:
             self._outbox.append((sink, event))
 
     def wake(self, waker: Waker) -> None:
@@ -341,7 +364,7 @@ class Engine:
             for sink, event in events:
                 if sink is not None:
                     sink(event)
-                if self._on_event is not None:
+                if self._on_event is not None and type(event) not in self.quiet:
                     self._on_event(event)
         finally:  # a sink that raises must not leave anyone waiting
             for waker in wakes:

@@ -15,7 +15,8 @@ Deterministic: time and chance come in through `now` and the world's random sour
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import ParamSpec, Protocol
 
 from headway.core.backoff import HINT_WAIT_MAX_S
 from headway.core.model import (
@@ -27,6 +28,7 @@ from headway.core.model import (
     AttemptEnded,
     AttemptKind,
     AttemptStarted,
+    Batch,
     BudgetExhausted,
     CallDequeued,
     CallEnded,
@@ -37,6 +39,7 @@ from headway.core.model import (
     FailureClass,
     Finish,
     FirstToken,
+    Lock,
     Outcome,
     Rejection,
     RetryDenied,
@@ -57,13 +60,16 @@ from headway.core.place import (
     place,
     place_sole,
 )
-from headway.core.retry import RetryPlan
+from headway.core.retry import RetryPlan, pay
+from headway.core.select import Candidate
 from headway.core.sending import cannot_finish, kind_of, open_attempt
 from headway.core.settle import first_token, settle
 from headway.core.snapshot import Route, Snapshot, TrafficClass
 from headway.core.state import Pool
 from headway.core.waiting import Line, Parking
 from headway.core.world import World
+
+P = ParamSpec("P")
 
 PROBE_DEADLINE_SHARE = 0.5
 """A call probes only with this much of its deadline left: it may have to go elsewhere after."""
@@ -73,6 +79,9 @@ class Host(Parking, Protocol):
     """What a call needs of the engine."""
 
     world: World
+    lock: Lock
+    quiet: frozenset[type[Event]]
+    """Events that only a call's own sink wants."""
 
     def emit(self, sink: Sink | None, event: Event) -> None:
         """Queue an event for delivery after the lock is released."""
@@ -80,6 +89,14 @@ class Host(Parking, Protocol):
 
     def wake(self, waker: Waker) -> None:
         """Queue a wake-up for delivery after the lock is released."""
+        ...
+
+    def take(self) -> Batch | None:
+        """Under the lock: hand over the events and wake-ups of this turn."""
+        ...
+
+    def deliver(self, batch: Batch | None) -> None:
+        """Without the lock: deliver them."""
         ...
 
 
@@ -95,14 +112,14 @@ class CallMachine:
         "_host",
         "_is_cold_ok",
         "_is_expired",
-        "_plan",
+        "_planned",
         "_pool",
         "_sink",
+        "_stood",
         "_traffic",
         "attempts",
         "facts",
         "id",
-        "line",
         "retry_granted",
         "route",
         "running",
@@ -139,8 +156,8 @@ class CallMachine:
         self._traffic = snapshot.classes.get(facts.traffic_class or "", _NO_CLASS)
         self._deadline_at = min(facts.deadline_at, now + route.deadline.total_s)
         self._groups: tuple[Group, ...] | None = None
-        self._plan = RetryPlan()
-        self.line = Line(host, pool, is_sheddable=self._traffic.sheddable)
+        self._planned: RetryPlan | None = None
+        self._stood: Line | None = None
         self._finish: Finish | None = None
         self._committed: Attempt | None = None
         self._is_cold_ok = False
@@ -160,6 +177,37 @@ class CallMachine:
         if self.waker is not None:
             self._host.wake(self.waker)
 
+    @property
+    def _plan(self) -> RetryPlan:
+        """Made when first asked for: most calls need none (see `_launch_usual`)."""
+        plan = self._planned
+        if plan is None:
+            plan = self._planned = RetryPlan()
+            if self.attempts:
+                plan.sent()
+        return plan
+
+    @property
+    def line(self) -> Line:
+        """Made when first asked for, too."""
+        line = self._stood
+        if line is None:
+            sheddable = self._traffic.sheddable
+            line = self._stood = Line(self._host, self._pool, is_sheddable=sheddable)
+        return line
+
+    @property
+    def wants_counts(self) -> bool:
+        """Whether anybody looks at the token counts of this call's outcomes: whoever hears of its
+        events, or whoever compares endpoints or paces one."""
+        sole = self.route.sole
+        if self._sink is not None or AttemptEnded not in self._host.quiet:
+            return True
+        if sole is None or self.facts.pinned_to is not None:
+            return True
+        endpoint = self.snapshot.endpoints[sole]
+        return endpoint.profile is not None or endpoint.capacity.tpm is not None
+
     # -- deciding
 
     def decide(self, now: float) -> Action:
@@ -171,6 +219,10 @@ class CallMachine:
             return self._give_up(Rejection("deadline"), now)
         if self._is_expired:
             return self._give_up(Rejection("policy_expired"), now)
+        if not self.attempts and self._stood is None:
+            usual = self._launch_usual(now)
+            if usual is not None:
+                return usual
         due = self._plan.next_up.at
         if now < due:
             return Wait(min(due, self._deadline_at), "backoff")
@@ -181,12 +233,18 @@ class CallMachine:
             return self._stop_waiting(self.line.ticket.obstacle, now)
         return self._launch(now)
 
+    def _launch_usual(self, now: float) -> Send | None:
+        """The first attempt where there is one endpoint, in good health, and no queue for it. None:
+        it takes a look at everything."""
+        if self._pool.queue.waiters:
+            return None
+        usual = place_sole(self._host.world, self.facts, self.route, self.snapshot)
+        if usual is None or usual.candidate is None:
+            return None
+        return self._open(usual, usual.candidate, AttemptKind.INITIAL, 0.0, now)
+
     def _launch(self, now: float) -> Action:
         plan = self._plan
-        if plan.last is None and self.line.ticket is None and not self._pool.queue.waiters:
-            usual = place_sole(self._host.world, self.facts, self.route, self.snapshot)
-            if usual is not None:
-                return self._send(usual, now)
         ahead = self.line.must_join(self.facts.priority)
         if ahead:
             return self._stand(ahead, now)
@@ -244,22 +302,33 @@ class CallMachine:
         if self._host.world.blocks:
             self._host.world.begin_trial(candidate.endpoint, now)
         scheduled = self._plan.sent()
+        kind = kind or kind_of(scheduled, placement)
+        return self._open(placement, candidate, kind, scheduled.backoff_s, now)
+
+    def _open(
+        self,
+        placement: Placement,
+        candidate: Candidate,
+        kind: AttemptKind,
+        backoff_s: float,
+        now: float,
+    ) -> Send:
         self.attempts += 1
         attempt = open_attempt(
             placement,
             candidate,
-            facts,
+            self.facts,
             self.route,
             number=self.attempts,
-            kind=kind or kind_of(scheduled, placement),
-            backoff_s=scheduled.backoff_s,
+            kind=kind,
+            backoff_s=backoff_s,
             deadline_at=self._deadline_at,
             now=now,
         )
         self.running.append(attempt)
         if attempt.number == 1 and self._may_hedge():
             self._pool.hedges.deposit()
-        self._emit(AttemptStarted(self.id, attempt, now))
+        self._emit(AttemptStarted, self.id, attempt, now)
         return Send(attempt)
 
     # -- waiting
@@ -293,7 +362,7 @@ class CallMachine:
         if waiting is None:
             return self._stop_waiting(obstacle, now)
         if is_new:
-            self._emit(CallQueued(self.id, self.facts.priority, obstacle, now))
+            self._emit(CallQueued, self.id, self.facts.priority, obstacle, now)
         return waiting
 
     def _stop_waiting(self, obstacle: str, now: float) -> Action:
@@ -326,9 +395,9 @@ class CallMachine:
         return self._face(placement, now)
 
     def _leave_line(self, now: float) -> None:
-        waited = self.line.leave(now)
+        waited = None if self._stood is None else self._stood.leave(now)
         if waited is not None:
-            self._emit(CallDequeued(self.id, self.facts.priority, waited, now))
+            self._emit(CallDequeued, self.id, self.facts.priority, waited, now)
 
     # -- hedging
 
@@ -354,16 +423,15 @@ class CallMachine:
         at = first.started_at + delay
         if now < at:
             return Wait(min(at, first.first_token_by), "hedge")
-        budget, hedges = self._pool.budget, self._pool.hedges
-        if not (hedges.can_withdraw() and budget.can_withdraw(now)):
-            return running
-        if plan.is_task_budget_spent(self.facts):
+        pool = self._pool
+        if not (pool.hedges.can_withdraw() and pool.budget.can_withdraw(now)):
             return running
         placement = place(self._host.world, self._request(hedge_of=first), now)
         if placement.candidate is None or placement.is_probe:
             return running
-        hedges.withdraw()
-        budget.withdraw(now)
+        if pay(self.facts, pool, now):
+            return running
+        pool.hedges.withdraw()
         return self._send(placement, now, kind=AttemptKind.HEDGE)
 
     # -- reports
@@ -376,7 +444,7 @@ class CallMachine:
         attempt.first_token_at = now
         self._win(attempt)
         first_token(self._host.world, self.facts, self._pool, attempt, now, self._emit_engine)
-        self._emit(FirstToken(self.id, attempt, now - attempt.started_at, now))
+        self._emit(FirstToken, self.id, attempt, now - attempt.started_at, now)
         self._host.wake_next(self._pool, now)
         return True
 
@@ -424,7 +492,9 @@ class CallMachine:
             pool.exhausted = False
         result = _result(attempt, outcome)
         duration = now - attempt.started_at
-        self._emit(AttemptEnded(self.id, attempt, outcome, result, duration, now))
+        self._emit(AttemptEnded, self.id, attempt, outcome, result, duration, now)
+        if self._ended and not self.running:
+            self._sink = None
         self._host.wake_next(pool, now)
 
     def _after_failure(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
@@ -441,6 +511,7 @@ class CallMachine:
             self._pool,
             deadline_at=self._deadline_at,
             has_alternative=lambda: has_alternative(world, self._request(), now),
+            soonest=lambda: place(world, self._request(retry_same=True), now).until - now,
             rng=world.rng,
             now=now,
         )
@@ -460,8 +531,8 @@ class CallMachine:
         self, attempt: Attempt, denied: str, now: float, outcome: Outcome | None = None
     ) -> Finish:
         if denied:
-            self._emit(RetryDenied(self.id, denied, now))
-        self._plan.withdrawn(self._pool, now)
+            self._emit(RetryDenied, self.id, denied, now)
+        self._plan.withdrawn(self.facts, self._pool, now)
         self._leave_line(now)
         self._finish = Finish(attempt)
         self._close(attempt, outcome or self._plan.last_outcome or CANCELLED, now)
@@ -469,9 +540,9 @@ class CallMachine:
 
     def _give_up(self, rejection: Rejection, now: float) -> Finish:
         self._leave_line(now)
-        self._plan.withdrawn(self._pool, now)
+        self._plan.withdrawn(self.facts, self._pool, now)
         self._finish = Finish(None, rejection)
-        self._emit(CallRejected(self.id, rejection, self.facts.priority, now))
+        self._emit(CallRejected, self.id, rejection, self.facts.priority, now)
         self._close(None, Outcome(FailureClass.CANCELLED, error_type=rejection.reason), now)
         return self._finish
 
@@ -480,7 +551,7 @@ class CallMachine:
             self._settle(attempt, CANCELLED, now)
         if self._ended:
             return
-        self._plan.withdrawn(self._pool, now)
+        self._plan.withdrawn(self.facts, self._pool, now)
         self._leave_line(now)
         self._finish = self._finish or Finish(None, Rejection("cancelled"))
         self._close(self._committed, CANCELLED, now)
@@ -490,10 +561,14 @@ class CallMachine:
             return
         self._ended = True
         self._pool.inflight = max(0, self._pool.inflight - 1)  # zero after a fork
-        self._emit(CallEnded(self.id, winner, outcome, self.attempts, now))
+        self._emit(CallEnded, self.id, winner, outcome, self.attempts, now)
+        if not self.running:
+            # It knows the call, too: left in place, only the garbage collector would part them.
+            self._sink = None
 
-    def _emit(self, event: Event) -> None:
-        self._host.emit(self._sink, event)
+    def _emit(self, kind: Callable[P, Event], *args: P.args, **kwargs: P.kwargs) -> None:
+        if self._sink is not None or kind not in self._host.quiet:
+            self._host.emit(self._sink, kind(*args, **kwargs))
 
     def _emit_engine(self, event: Event) -> None:
         self._host.emit(None, event)

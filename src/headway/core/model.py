@@ -48,6 +48,7 @@ class Lock(Protocol):
 class FailureClass(enum.StrEnum):
     """How an attempt ended. `quirks.classify` maps the wire to these."""
 
+    __hash__ = str.__hash__  # the enum's own is written in Python, and this keys `TRAITS`
     OK = "ok"
     RATE_LIMITED = "rate_limited"
     QUOTA_EXHAUSTED = "quota_exhausted"
@@ -176,6 +177,19 @@ DEADLINE_STREAMING = Outcome(FailureClass.CANCELLED, error_type="deadline")
 # --------------------------------------------------------------------------- a call and its actions
 
 
+class Allowance(Protocol):
+    """What a task allows beyond the first attempts of its calls. Shared by calls that run at once,
+    so it is taken from, not looked at."""
+
+    def take_extra_attempt(self) -> bool:
+        """Use up one; False when there is none left."""
+        ...
+
+    def return_extra_attempt(self) -> None:
+        """Give one back that was never sent."""
+        ...
+
+
 @dataclass(slots=True)
 class CallFacts:
     """What the driver knows of one call before it is sent. Not changed after `begin`."""
@@ -186,6 +200,7 @@ class CallFacts:
     prompt_tokens: int = 0
     """Estimated from the body's size; used for size buckets, windows and predictions."""
     max_output_tokens: int | None = None
+    body_bytes: int = 0
     prefix: tuple[int, ...] = ()
     """Chained hashes of the prompt's leading blocks, longest last; no text."""
     session: str | None = None
@@ -203,10 +218,13 @@ class CallFacts:
     """None: as the route says. The driver sets False where it cannot overlap attempts."""
     pinned_to: str | None = None
     """Only this endpoint will do: the object the call names lives there."""
-    extra_attempts_left: int | None = None
-    """What the task's own cap still allows beyond the first attempt."""
+    allowance: Allowance | None = None
+    """The task's own cap on attempts beyond the first of each call; None: no task, no cap."""
     route: str | None = None
     """A route named by the caller, instead of matching by model."""
+    resend: int = 0
+    """Requests of this call that the caller's SDK has sent before this one: attempts of the same
+    call, which are counted on."""
     delegated: bool = False
     """The caller's SDK runs the retry loop (no policy configured): one attempt per call here, and
     `Call.retry_granted` says whether the budget lets the SDK go on."""

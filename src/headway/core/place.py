@@ -156,6 +156,7 @@ def place_sole(
         or endpoint.state != "active"
         or endpoint.profile is not None
         or endpoint.max_context_tokens is not None
+        or endpoint.max_body_bytes is not None
         or state.outs
         or state.is_paced
         or state.limit.limit is not None
@@ -269,6 +270,8 @@ def _obstacle(
     window = endpoint.max_context_tokens
     if window is not None and facts.prompt_tokens + (facts.max_output_tokens or 0) > window:
         return Out(endpoint.id, "context_window", INFINITY)
+    if endpoint.max_body_bytes is not None and facts.body_bytes > endpoint.max_body_bytes:
+        return Out(endpoint.id, "body_size", INFINITY)
     if request.min_context and (window is None or window <= request.min_context):
         return Out(endpoint.id, "context_window", INFINITY)
     if world.blocks:

@@ -86,10 +86,12 @@ class RetryPlan:
         self._counted += 1
         return was
 
-    def withdrawn(self, pool: Pool, now: float) -> None:
-        """The scheduled attempt will never go out: its token goes back."""
+    def withdrawn(self, facts: CallFacts, pool: Pool, now: float) -> None:
+        """The scheduled attempt will never go out: what it took goes back."""
         if self.next_up.paid:
             pool.budget.refund(now)
+            if facts.allowance is not None:
+                facts.allowance.return_extra_attempt()
             self.next_up = self.next_up._replace(paid=False)
 
     def has_attempts_left(self, route: Route, facts: CallFacts) -> bool:
@@ -98,11 +100,6 @@ class RetryPlan:
             if bound is not None:
                 return self._counted < bound
         return self._counted < ATTEMPTS_DEFAULT
-
-    def is_task_budget_spent(self, facts: CallFacts) -> bool:
-        """Whether the task has used up its extra attempts."""
-        left = facts.extra_attempts_left
-        return left is not None and self._counted - 1 >= left
 
     def note(self, attempt: Attempt, outcome: Outcome) -> None:
         """Remember the latest failure."""
@@ -129,6 +126,7 @@ class RetryPlan:
         *,
         deadline_at: float,
         has_alternative: Callable[[], bool],
+        soonest: Callable[[], float],
         rng: Rng,
         now: float,
     ) -> str:
@@ -140,13 +138,14 @@ class RetryPlan:
             window = snapshot.endpoints[attempt.endpoint_id].max_context_tokens
             self.min_context = max(self.min_context, window or max(1, facts.prompt_tokens))
         self.tried |= {attempt.endpoint_id}
-        delay = self._delay_s(outcome, facts, route, has_alternative, rng)
+        delay = self._delay_s(outcome, facts, route, has_alternative, soonest, rng)
         if delay is None:
             return "hint" if usable_hint(outcome.retry_after_s) else "breaker"
         if now + delay >= deadline_at:
             return "deadline"
-        if not pool.budget.withdraw(now):
-            return "budget"
+        denied = pay(facts, pool, now)
+        if denied:
+            return denied
         self._retries += 1
         self.next_up = Scheduled(now + delay, AttemptKind.RETRY, delay, paid=True)
         return ""
@@ -164,8 +163,6 @@ class RetryPlan:
         # Delegated: the SDK counts its own attempts, and does not tell.
         if not facts.delegated and not self.has_attempts_left(route, facts):
             return "attempts"
-        if self.is_task_budget_spent(facts):
-            return "task_budget"
         return ""
 
     def _delay_s(
@@ -174,6 +171,7 @@ class RetryPlan:
         facts: CallFacts,
         route: Route,
         has_alternative: Callable[[], bool],
+        soonest: Callable[[], float],
         rng: Rng,
     ) -> float | None:
         if not facts.delegated and not facts.pinned_to and has_alternative():
@@ -183,6 +181,22 @@ class RetryPlan:
             return None
         hint = usable_hint(outcome.retry_after_s)
         if hint is not None:
-            # The endpoint's own cool-down, widened by jitter, holds the send back after this.
+            # The endpoint's own cool-down, widened by jitter, holds the send back after this. One
+            # that failed before it may be back sooner.
+            if not facts.delegated:
+                hint = min(hint, max(0.0, soonest()))
             return hint if hint <= HINT_WAIT_MAX_S else None
         return backoff_s(route.retry, self._retries, rng)
+
+
+def pay(facts: CallFacts, pool: Pool, now: float) -> str:
+    """Take an extra attempt from the pool's budget and the task's allowance: both, or neither.
+
+    Returns which of them denied it, or "".
+    """
+    if not pool.budget.can_withdraw(now):
+        return "budget"
+    if facts.allowance is not None and not facts.allowance.take_extra_attempt():
+        return "task_budget"
+    pool.budget.withdraw(now)
+    return ""

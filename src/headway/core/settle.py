@@ -138,11 +138,13 @@ def _learn_success(
     uncached = attempt.planned_uncached_tokens
     if outcome.input_tokens is not None and outcome.cached_tokens is not None:
         uncached = max(0, outcome.input_tokens - outcome.cached_tokens)
-    planned = planned_latency_s(state.endpoint, pool, uncached, output)
-    pool.observe_call(seconds, output)
     if route.sole is None or state.endpoint.profile is not None:
         # Alone and without a plan it could only be compared with itself.
+        planned = planned_latency_s(state.endpoint, pool, uncached, output)
+        pool.observe_call(seconds, output)
         state.observe_latency(seconds, planned if planned is not None else seconds, now)
+    elif outcome.output_tokens is not None:
+        pool.observe_call(seconds, output)
     if route.affinity.key and (facts.session is not None or facts.prefix):
         world.affinity.remember(
             facts.session, facts.prefix, facts.prompt_tokens, attempt.endpoint_id, now

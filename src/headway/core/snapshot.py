@@ -306,8 +306,14 @@ class Snapshot:
     endpoints: Mapping[str, Endpoint]
     routes: tuple[Route, ...]
     classes: Mapping[str, TrafficClass] = field(default_factory=dict[str, TrafficClass])
+    without_hints: Snapshot | None = None
+    """The same policy with nothing observed in it: what holds once `fresh_until` has passed. None
+    where there are no hints to go stale."""
     pass_through: bool = False
     """True for the built-in policy: unknown models go to the one endpoint under their own name."""
+    counts_calls: bool = field(init=False, default=False, repr=False, compare=False)
+    """Every call is accounted for, whether or not anybody looks: an endpoint is priced by GPU-hour,
+    so that its calls share out its time, or a route is only observed."""
     _by_model: Mapping[str, tuple[Route, ...]] = field(init=False, repr=False, compare=False)
     _wildcards: tuple[Route, ...] = field(init=False, repr=False, compare=False)
     _by_name: Mapping[str, Route] = field(init=False, repr=False, compare=False)
@@ -327,6 +333,12 @@ class Snapshot:
         object.__setattr__(self, "_by_model", {m: tuple(rs) for m, rs in index.items()})
         object.__setattr__(self, "_wildcards", tuple(wildcards))
         object.__setattr__(self, "_by_name", {r.name: r for r in self.routes})
+        timed = any(
+            e.price is not None and e.price.per_gpu_hour is not None
+            for e in self.endpoints.values()
+        )
+        observed = any(route.mode == "observe" for route in self.routes)
+        object.__setattr__(self, "counts_calls", timed or observed)
 
     def route_for(
         self,

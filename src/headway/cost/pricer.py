@@ -42,13 +42,15 @@ class Pricer:
         service_tier: str | None = None,
         duration_s: float | None = None,
         inflight: float = 1.0,
+        is_last_name: bool = True,
     ) -> Cost:
         """What an attempt cost (USD).
 
         `model` is the name the answer came under, `service_tier` the tier on the *response*,
         `duration_s` the attempt's seconds and `inflight` the mean number of attempts at the
-        endpoint meanwhile (for prices per GPU-hour). May load genai-prices: see `pending` and
-        `warm`."""
+        endpoint meanwhile (for prices per GPU-hour). `is_last_name`: no other name of the model
+        will be tried, so an unknown price is to be reported. May load genai-prices: see `pending`
+        and `warm`."""
         if usage.provider_cost_usd is not None:
             return Cost(usage.provider_cost_usd, "provider")
         stated = endpoint.price
@@ -57,12 +59,15 @@ class Pricer:
                 return Cost(gpu_cost(stated, duration_s, inflight), "local")
             rates = self._stated_rates(stated)
             if rates is not None:
-                return self._apply(rates, usage, model, endpoint)
+                return self._apply(rates, usage)
         if usage.input_tokens is None:
             return UNKNOWN
-        return self._apply(
-            self._market_rates(endpoint, model, service_tier), usage, model, endpoint
-        )
+        rates = self._market_rates(endpoint, model, service_tier)
+        if rates is None:
+            if is_last_name:
+                self._report(model, provider_name(endpoint))
+            return UNKNOWN
+        return self._apply(rates, usage)
 
     def pending(self, endpoint: Endpoint) -> bool:
         """Whether pricing an attempt there must first load genai-prices."""
@@ -81,10 +86,7 @@ class Pricer:
         """Return when every `settle` registered so far has run."""
         self._market.wait()
 
-    def _apply(self, rates: Rates | None, usage: Usage, model: str, endpoint: Endpoint) -> Cost:
-        if rates is None:
-            self._report(model, provider_name(endpoint))
-            return UNKNOWN
+    def _apply(self, rates: Rates, usage: Usage) -> Cost:
         amount = rates.price(usage)
         if amount is None:
             return UNKNOWN

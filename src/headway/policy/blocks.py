@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from headway.policy.fields import (
+    DAY_MS,
     Amount,
     Block,
     Count,
@@ -21,6 +22,7 @@ from headway.policy.fields import (
     Id,
     Millis,
     OneOrMany,
+    Said,
     Seconds,
     Text,
     Tokens,
@@ -132,10 +134,14 @@ class Selection(Block):
         | None
     ) = Field(default=None, description="Strategy (default steady).")
     choices: Annotated[int, Field(strict=True, ge=1, le=8)] | None = Field(
-        default=None, description="Draws of which the least busy is kept (default 1)."
+        default=None,
+        description="1 (default): one draw, damped by own outstanding calls; more: two draws, of "
+        "which the less busy is kept. Of steady alone.",
     )
     explore: Fraction | None = Field(
-        default=None, description="Share of calls that follow the weights alone (default 0)."
+        default=None,
+        description="Share of calls without a warm endpoint that follow the weights alone "
+        "(default 0).",
     )
 
 
@@ -190,10 +196,27 @@ class RetryBudget(Block):
 
 
 class Backoff(Block):
-    """Waits between attempts at the same endpoint: full jitter below a doubling ceiling."""
+    """Waits between attempts at the same endpoint: full jitter below a doubling ceiling.
+
+    In code, `tenacity.wait_random_exponential(multiplier=0.5, max=8)` may stand in its place: it
+    says the same. Other waits of tenacity are refused: without jitter from zero a fleet that failed
+    together comes back as one wave."""
 
     base_ms: Millis | None = Field(default=None, description="First ceiling (default 500).")
     cap_ms: Millis | None = Field(default=None, description="Highest ceiling (default 8000).")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_tenacity(cls, value: Any) -> Any:  # whatever stands there
+        module, name = value.__class__.__module__, value.__class__.__name__
+        if module != "tenacity.wait":  # tenacity need not be imported to know its own
+            return value
+        if name != "wait_random_exponential" or value.exp_base != 2 or value.min != 0:
+            raise problem(
+                "base_ms and cap_ms, or tenacity.wait_random_exponential(multiplier=..., max=...)",
+                shown=Said(name),
+            )
+        return {"base_ms": value.multiplier * 1e3, "cap_ms": min(value.max * 1e3, DAY_MS)}
 
 
 class Retry(Block):
@@ -239,7 +262,7 @@ class Admission(Block):
 
 
 class Cache(Block):
-    """Answers reused for identical calls."""
+    """Answers reused for identical calls. This version reuses none, and warns where it is on."""
 
     enabled: Flag | None = Field(default=None, description="Off by default.")
     ttl_s: Seconds | None = Field(
@@ -261,9 +284,11 @@ class Handling(Block):
     hedge: Hedge | None = Field(default=None, description="A second attempt beside a slow one.")
     admission: Admission | None = Field(default=None, description="Queueing and shedding.")
     coalesce: Flag | None = Field(
-        default=None, description="Join identical calls in flight (default false)."
+        default=None,
+        description="Join identical calls in flight (default false). This version joins none, and "
+        "warns where it is on.",
     )
-    cache: Cache | None = Field(default=None, description="Reuse of answers.")
+    cache: Cache | None = Field(default=None, description="Reuse of answers: none in this version.")
     mode: Literal["observe", "enforce"] | None = Field(
         default=None,
         description="observe: decide and record, but change nothing (default: as the router).",

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from headway.core.model import INFINITY
-from headway.core.snapshot import Endpoint, Route, Snapshot, WeightTable
+from headway.core.snapshot import Endpoint, Route, Snapshot, TrafficClass, WeightTable
 from headway.hosts import split_url
 
 ENDPOINT_ID = "default"
+CLASSES = {
+    "interactive": TrafficClass(priority=10),
+    "background": TrafficClass(priority=-10),
+}
+"""Classes that every policy has: a task may name them without a document that defines them."""
 
 
 def pass_through(base_url: str, *, dialect: str = "openai") -> Snapshot:
@@ -32,5 +37,6 @@ def pass_through(base_url: str, *, dialect: str = "openai") -> Snapshot:
                 endpoint_ids=frozenset({ENDPOINT_ID}),
             ),
         ),
+        classes=CLASSES,
         pass_through=True,
     )

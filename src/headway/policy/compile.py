@@ -17,6 +17,7 @@ from headway.core.model import INFINITY
 from headway.hosts import split_url
 from headway.policy import fleet
 from headway.policy.blocks import Handling
+from headway.policy.builtin import CLASSES
 from headway.policy.checks import candidates, route_names, weight_tables
 from headway.policy.fields import Block
 from headway.policy.models import Policy, Route
@@ -114,6 +115,20 @@ def _given(block: Block | None, *names: str) -> dict[str, Any]:
 
 def build_snapshot(policy: Policy, *, source: str, zone: str | None) -> core.Snapshot:
     """Compile a policy that `document` has found sound, for a caller in `zone`."""
+    hinted = any(endpoint.observed is not None for endpoint in policy.endpoints.values())
+    if policy.fresh_until is None or not hinted:
+        return _snapshot(policy, source, zone)
+    static = {
+        endpoint_id: endpoint.model_copy(update={"observed": None})
+        for endpoint_id, endpoint in policy.endpoints.items()
+    }
+    without_hints = _snapshot(policy.model_copy(update={"endpoints": static}), source, zone)
+    return _snapshot(policy, source, zone, without_hints)
+
+
+def _snapshot(
+    policy: Policy, source: str, zone: str | None, without_hints: core.Snapshot | None = None
+) -> core.Snapshot:
     profiles = {name: _profile(profile) for name, profile in policy.profiles.items()}
     share = _share(policy.shares)
     endpoints = {
@@ -136,7 +151,8 @@ def build_snapshot(policy: Policy, *, source: str, zone: str | None) -> core.Sna
             _route(name, route, policy, endpoints)
             for name, route in zip(names, policy.routes, strict=True)
         ),
-        classes={name: _class(traffic) for name, traffic in policy.classes.items()},
+        classes=CLASSES | {name: _class(name, traffic) for name, traffic in policy.classes.items()},
+        without_hints=without_hints,
     )
 
 
@@ -260,9 +276,10 @@ def _price(price: fleet.Price | None, capacity: fleet.Capacity | None) -> core.P
     )
 
 
-def _class(traffic: fleet.TrafficClass) -> core.TrafficClass:
+def _class(name: str, traffic: fleet.TrafficClass) -> core.TrafficClass:
     slo = traffic.slo or fleet.Slo()
-    return core.TrafficClass(
+    return dataclasses.replace(
+        CLASSES.get(name, core.TrafficClass()),
         ttft_slo_s=INFINITY if slo.ttft_p99_ms is None else _ms(slo.ttft_p99_ms),
         tpot_slo_s=INFINITY if slo.tpot_p99_ms is None else _ms(slo.tpot_p99_ms),
         total_slo_s=INFINITY if slo.total_p99_ms is None else _ms(slo.total_p99_ms),

@@ -139,8 +139,9 @@ Rate: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0,
 Fraction: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1)]
 Share: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0, le=1)]
 Weight: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=1e9)]
-Millis: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0, le=86_400_000)]
-Delay: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=86_400_000)]
+DAY_MS = 86_400_000
+Millis: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0, le=DAY_MS)]
+Delay: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, ge=0, le=DAY_MS)]
 """Milliseconds, of which there may be none."""
 Seconds: TypeAlias = Annotated[float, Field(strict=True, allow_inf_nan=False, gt=0, le=31_536_000)]
 Usd: TypeAlias = Annotated[

@@ -121,8 +121,12 @@ class Capacity(Block):
     concurrency: Count | None = Field(default=None, description="Calls at once.")
     rpm: Rate | None = Field(default=None, description="Requests per minute.")
     tpm: Rate | None = Field(default=None, description="Tokens per minute, input and output.")
-    input_tps: Rate | None = Field(default=None, description="Prompt tokens per second.")
-    output_tps: Rate | None = Field(default=None, description="Generated tokens per second.")
+    input_tps: Rate | None = Field(
+        default=None, description="Prompt tokens per second (for the optimizer)."
+    )
+    output_tps: Rate | None = Field(
+        default=None, description="Generated tokens per second (for the optimizer)."
+    )
 
 
 class Observed(Block):
@@ -187,7 +191,7 @@ _TOKEN_PRICES = (
 
 
 class PrefixCache(Block):
-    """What is known of the engine's prefix cache."""
+    """What is known of the engine's prefix cache: for the optimizer; clients learn from calls."""
 
     block_tokens: Count | None = Field(
         default=None, description="Tokens per cached block (default 64)."
@@ -282,9 +286,15 @@ class Endpoint(Block):
         default=None, description="What it costs (default: known price lists)."
     )
     prefix_cache: PrefixCache | None = Field(default=None, description="Its prefix cache.")
-    supports: tuple[Text, ...] = Field(default=(), description="Features of the endpoint.")
+    supports: tuple[Text, ...] = Field(
+        default=(),
+        description="Features of the endpoint. trace_context: it is sent traceparent headers; "
+        "other names are for people.",
+    )
     max_context_tokens: Count | None = Field(default=None, description="Largest context.")
-    max_body_bytes: Count | None = Field(default=None, description="Largest request body.")
+    max_body_bytes: Count | None = Field(
+        default=None, description="Largest request body; larger calls go elsewhere."
+    )
     params: Params | None = Field(default=None, description="Changes to the body.")
     headers: dict[str, str] = Field(
         default_factory=dict, description="Headers to add. Never keys: name a credential."
@@ -310,16 +320,24 @@ class Endpoint(Block):
 class Slo(Block):
     """What a class of traffic is promised."""
 
-    ttft_p99_ms: Millis | None = Field(default=None, description="Time to first token.")
-    tpot_p99_ms: Millis | None = Field(default=None, description="Time per output token.")
-    total_p99_ms: Millis | None = Field(default=None, description="The whole call.")
+    ttft_p99_ms: Millis | None = Field(
+        default=None, description="Time to first token: a warm endpoint past it is left."
+    )
+    tpot_p99_ms: Millis | None = Field(
+        default=None, description="Time per output token (for the optimizer)."
+    )
+    total_p99_ms: Millis | None = Field(
+        default=None, description="The whole call (for the optimizer)."
+    )
 
 
 class TrafficClass(Block):
     """A class of traffic: what goes first, what may be shed, what waiting costs."""
 
     priority: Annotated[int, Field(strict=True, ge=-1000, le=1000)] | None = Field(
-        default=None, description="Higher goes first; negative is background work (default 0)."
+        default=None,
+        description="Higher goes first; negative is background work (default 0; of the class "
+        "interactive 10, of background -10: these two need not be defined).",
     )
     sheddable: Flag | None = Field(
         default=None, description="May be refused under load (default true)."

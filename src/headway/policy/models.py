@@ -25,9 +25,7 @@ FEATURES = frozenset(
     {
         "admission",
         "affinity",
-        "cache",
         "classes",
-        "coalesce",
         "deadline",
         "fallback",
         "hedge",
@@ -97,12 +95,15 @@ class Policy(Block):
     version: Serial = Field(description="Raised with every change.")
     issued_at: Instant | None = Field(default=None, description="When it was made.")
     fresh_until: Instant | None = Field(
-        default=None, description="After it, load hints fade and the policy is reported stale."
+        default=None,
+        description="After it, load hints (observed) no longer count, and the policy is reported "
+        "stale; it stays in force.",
     )
     expires_at: Instant | None = Field(default=None, description="After it, on_expiry applies.")
     on_expiry: Literal["degrade", "fail"] = Field(
         default="degrade",
-        description="degrade: static weights and local health only; fail: refuse calls.",
+        description="degrade: it stays in force, without load hints, and is reported stale; fail: "
+        "refuse calls.",
     )
     must_understand: tuple[Text, ...] = Field(
         default=(),

@@ -221,7 +221,7 @@ def source_for(argument: PolicyArgument) -> PolicySource:
             return _source_for_text(argument)
         case os.PathLike():
             return FileSource(argument)
-        case _:
+        case _:  # pyright: ignore[reportUnnecessaryComparison] - for callers without a checker
             raise TypeError(
                 "policy: expected a path, a URL, a Policy, a mapping, bytes or a PolicySource, "
                 f"got {type(argument).__name__}"

@@ -285,19 +285,19 @@ class PolicySupply:
         except FetchError as exc:
             self._failures += 1
             self._due = now + self._failed_wait_s(exc)
-            if self._fetch_error is None:
+            known, self._fetch_error = self._fetch_error, str(exc)
+            if known is None:  # told once, however long it lasts
                 log.warning("the policy can't be refreshed, the last good one stays: %s", exc)
-            self._fetch_error = str(exc)
-            self._emit(PolicyRejected(source.label, reason_of(exc), str(exc), now))
+                self._emit(PolicyRejected(source.label, reason_of(exc), str(exc), now))
             return False
         self._failures = 0
         self._fetch_error = None
         self._due = now + self._interval_s()
         if isinstance(got, NotModified):
             return False
-        known = self._digest
+        seen = self._digest
         self._seen(got)
-        if got.digest == known:
+        if got.digest == seen:
             return False
         try:
             offer = self._compile(source, got, wall_now)

@@ -11,11 +11,13 @@ from headway.core.model import FailureClass, Outcome
 from headway.quirks.hints import exhausted_hint, retry_after_hint, text_hint
 from headway.quirks.table import QUIRKS, Quirk
 from headway.quirks.usage import (
+    NO_FACTS,
     ReplyFacts,
     as_object,
     extract_usage,
     facts_of_large,
     facts_of_reply,
+    load_json,
     load_object,
 )
 
@@ -27,6 +29,7 @@ REPLY_PARSE_BYTES = 64 * 1024
 
 TEXT_BYTES = 1024
 MESSAGE_CHARS = 4096
+_GOOD = Outcome(FailureClass.OK, status=200)
 EMPTY = "(empty body)"
 """What texts are searched in when there is no text, so that a row can ask for that."""
 
@@ -89,21 +92,25 @@ def classify_body(
 
 
 def read_reply(
-    headers: Mapping[str, str], body: bytes, *, surface: str, wall_now: float
+    headers: Mapping[str, str], body: bytes, *, surface: str, wall_now: float, counted: bool = True
 ) -> tuple[Outcome, ReplyFacts]:
     """A whole 2xx reply judged and read in one parse: how it ended, and what accounting needs.
 
     The outcome carries the token counts, and the refill time of a bucket reported as used up.
+    `counted=False`: nobody will look at the counts or the facts, so they are left out.
     """
     hidden, reply = _judge(headers, body, surface, stream=False)
-    if reply is not None:
+    if not counted:
+        facts = NO_FACTS
+    elif reply is not None:
         facts = facts_of_reply(reply)
     elif hidden is None and surface in _JSON_ONLY:
         facts = facts_of_large(body)
     else:
-        facts = ReplyFacts()
-    outcome = hidden or Outcome(
-        FailureClass.OK, status=200, retry_after_s=success_hint(headers, wall_now)
+        facts = NO_FACTS
+    wait_s = None if hidden else success_hint(headers, wall_now)
+    outcome = hidden or (
+        _GOOD if wait_s is None else Outcome(FailureClass.OK, status=200, retry_after_s=wait_s)
     )
     if facts.usage is not None:
         outcome = outcome._replace(
@@ -141,7 +148,7 @@ def _judge(
         closed = body.rstrip().endswith((b"}", b"]"))
         return None if closed else _CUT, None
     try:
-        value: object = json.loads(body)
+        value = load_json(body)
     except (ValueError, RecursionError):
         return _CUT, None
     reply = as_object(value)

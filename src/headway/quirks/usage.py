@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import NamedTuple, cast
 
+from pydantic_core import from_json
+
 from headway.core.model import Usage
 
 _CACHE_READ = ("cached_tokens", "cache_read_tokens", "cache_read_input_tokens")
@@ -41,6 +43,9 @@ class ReplyFacts(NamedTuple):
     service_tier: str | None = None
     finish_reasons: tuple[str, ...] = ()
     usage: Usage | None = None
+
+
+NO_FACTS = ReplyFacts()
 
 
 def extract_usage(obj: Mapping[str, object]) -> Usage | None:
@@ -177,10 +182,18 @@ def as_object(value: object) -> Mapping[str, object] | None:
     return cast("Mapping[str, object]", value) if isinstance(value, dict) else None
 
 
+def load_json(body: bytes) -> object:
+    """`body` parsed. Raises `ValueError` or `RecursionError` for what isn't JSON."""
+    try:
+        return cast("object", from_json(body))  # several times faster, and stricter
+    except ValueError:
+        return cast("object", json.loads(body))
+
+
 def load_object(body: bytes) -> Mapping[str, object] | None:
     """`body` parsed as a JSON object, or None for anything else. Never raises."""
     try:
-        return as_object(json.loads(body))
+        return as_object(load_json(body))
     except (ValueError, RecursionError):
         return None
 

@@ -136,6 +136,7 @@ def _price(record: AttemptRecord, pricer: Pricer, usage: Usage) -> Cost:
             service_tier=record.service_tier,
             duration_s=duration_s,
             inflight=inflight,
+            is_last_name=model == asked,
         )
         if cost.amount is not None:
             break

@@ -1,6 +1,6 @@
 """The account of one call: what every attempt did, what it cost, and how much of that was wasted.
 
-`CallRecord.on_event` is the sink to hand to `Engine.begin`. The transport fills in what it read of
+`CallRecord.sink` is what to hand to `Engine.begin`. The transport fills in what it read of
 an answer before it reports the attempt's outcome. When the call has ended and so have all its
 attempts, a hedge's loser included, the call is settled, once: priced, added to its task, shown to
 telemetry.
@@ -31,16 +31,19 @@ from headway.core.model import (
     Outcome,
     Rejection,
     RetryDenied,
+    Sink,
 )
 from headway.core.snapshot import Endpoint
 from headway.cost import UNKNOWN, ZERO, Cost, Pricer, add, worst_source
 from headway.record.attempt import NOT_BILLED, AttemptRecord, price_attempt, usage_to_price
 from headway.record.busy import BusyTime
+from headway.record.observed import ObservedCalls
 from headway.task.ledger import Settlement
 from headway.task.scope import current_scope
 
 if TYPE_CHECKING:
     from headway.core.call import Call
+    from headway.core.snapshot import Snapshot
     from headway.task.task import Task
 
 logger = logging.getLogger("headway")
@@ -81,25 +84,41 @@ class CallObserver(Protocol):
 
 
 class Books:
-    """What the accounting of a router's calls needs: a price list and an observer. Thread-safe."""
+    """What the accounting of a router's calls needs: a price list and an observer. Thread-safe.
+
+    `mode` is the router's: "observe" for calls whose route says nothing else."""
 
     def __init__(
-        self, *, pricer: Pricer | None = None, observer: CallObserver | None = None
+        self,
+        *,
+        pricer: Pricer | None = None,
+        observer: CallObserver | None = None,
+        mode: str = "enforce",
     ) -> None:
         self.pricer = pricer if pricer is not None else Pricer()
         self.observer = observer
+        self.mode = mode
+        self.observed = ObservedCalls()
         self._busy: dict[str, BusyTime] = {}
 
-    def open_call(self, facts: CallFacts, now: float) -> CallRecord:
-        """Begin the account of a call in the current task and trace context.
+    def open_call(
+        self,
+        facts: CallFacts,
+        now: float,
+        *,
+        earlier: CallRecord | None = None,
+        is_exempt: bool = False,
+    ) -> CallRecord:
+        """Begin the account of a call in the current task and trace context, or go on with an
+        `earlier` one (see `headway.task.unanswered`).
 
         Fills in what the task knows (`facts.task_id`, `task_name`, `deadline_at`,
-        `extra_attempts_left`). Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the
-        task forbids the call."""
-        task = current_scope().task
+        `allowance`). Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the
+        task forbids the call; none forbids an exempt one."""
+        task = current_scope().task if earlier is None else earlier.task
         if task is not None:
-            task.open_call(facts)
-        return CallRecord(self, facts, task, now)
+            task._open_call(facts, is_exempt=is_exempt, is_open=earlier is not None)
+        return CallRecord(self, facts, task, now) if earlier is None else earlier
 
     def busy(self, endpoint_id: str) -> BusyTime:
         """The concurrency meter of an endpoint that is priced by GPU-hour."""
@@ -112,9 +131,9 @@ class CallRecord:
     it."""
 
     __slots__ = (
-        "_attempts_made", "_books", "_cost", "_settling", "_watch", "attempts", "call", "deferred",
-        "denied_by", "ended", "ended_at", "facts", "outcome", "queue_wait_s", "rejection",
-        "settlement", "started_at", "task", "winner",
+        "_attempts_before", "_attempts_made", "_books", "_cost", "_held", "_settling", "_watch",
+        "attempts", "call", "deferred", "denied_by", "ended", "ended_at", "facts", "outcome",
+        "queue_wait_s", "rejection", "runs_at", "settlement", "started_at", "task", "winner",
     )  # fmt: skip
 
     def __init__(self, books: Books, facts: CallFacts, task: Task | None, now: float) -> None:
@@ -137,7 +156,11 @@ class CallRecord:
         self.deferred = False
         """Over, but waiting for the price list."""
         self.settlement = _NOTHING
+        self.runs_at: Endpoint | None = None
+        """Where every attempt goes, whatever is decided: observed calls only."""
+        self._attempts_before = 0
         self._attempts_made = 0
+        self._held = False
         self._cost: Cost | None = None
         self._settling = False
         self._watch: CallWatch | None = None
@@ -148,9 +171,22 @@ class CallRecord:
                 self._unwatch(problem)
 
     @property
+    def is_observed(self) -> bool:
+        """What was decided was not done: the call went as the plain client makes it."""
+        call = self.call
+        return ((call.route.mode if call is not None else None) or self._books.mode) == "observe"
+
+    @property
     def wants_usage(self) -> bool:
         """Whether anybody will look at the cost: a task, or telemetry that records."""
         return self.task is not None or self._watch is not None
+
+    def sink(self, snapshot: Snapshot) -> Sink | None:
+        """`on_event`, to hand to `Engine.begin`; None when neither anybody looks at this call, nor
+        is it among those that are counted anyway."""
+        if self.wants_usage or snapshot.counts_calls or self._books.mode == "observe":
+            return self.on_event
+        return None
 
     @property
     def settled(self) -> bool:
@@ -207,6 +243,23 @@ class CallRecord:
             self._unwatch(problem)
             return {}
 
+    def hold(self) -> None:
+        """Whatever its attempts come to, the call isn't over before `release`."""
+        self._held = True
+
+    def release(self) -> None:
+        """It is over once its attempts are."""
+        self._held = False
+        self._settle_if_over()
+
+    def go_on(self, facts: CallFacts, call: Call) -> None:
+        """There are more attempts to come, of the same call."""
+        self.facts = facts
+        self.call = call
+        self.ended = False
+        self.ended_at = self.winner = self.outcome = self.denied_by = None
+        self._attempts_before = len(self.attempts)
+
     def discard(self) -> None:
         """The request turned out not to be managed (no route matches): it never was a call."""
         if self._settling:
@@ -214,7 +267,7 @@ class CallRecord:
         self._settling = True
         self._watch = None
         if self.task is not None:
-            self.task.ledger.discard_call()
+            self.task._ledger.discard_call()
 
     def on_event(self, event: Event) -> None:
         """The sink for the engine's events of this call. Never raises."""
@@ -226,8 +279,7 @@ class CallRecord:
                 self._watch.on_event(self, event)
             except Exception as problem:  # noqa: BLE001
                 self._unwatch(problem)
-        if self.ended and not self._settling and self._is_over():
-            self._settle_once()
+        self._settle_if_over()
 
     # ----------------------------------------------------------------- taking events in
 
@@ -235,7 +287,7 @@ class CallRecord:
         record = self.attempt(event.attempt)
         record.started = True
         if self.task is not None:
-            self.task.ledger.start_attempt(event.attempt.number)
+            self.task._ledger.start_attempt()
         price = record.endpoint.price
         if price is not None and price.per_gpu_hour is not None:
             record.busy_s = self._books.busy(record.endpoint.id).start(event.at)
@@ -266,11 +318,15 @@ class CallRecord:
         self.rejection = event.rejection
 
     def _call_ended(self, event: CallEnded) -> None:
+        self.outcome = event.outcome
         if event.winner is not None:
             self.winner = self.attempt(event.winner)
-        self.outcome = event.outcome
+        elif self.attempts and self.is_observed:
+            # The retry that was decided is not made: the application has what the attempt brought.
+            self.winner = self.attempts[-1]
+            self.outcome = self.winner.outcome or event.outcome
         self.ended_at = event.at
-        self._attempts_made = event.attempts
+        self._attempts_made = self._attempts_before + event.attempts
         self.ended = True
 
     def _is_over(self) -> bool:
@@ -280,11 +336,17 @@ class CallRecord:
 
     # ----------------------------------------------------------------- settling
 
+    def _settle_if_over(self) -> None:
+        if self.ended and not self._held and not self._settling and self._is_over():
+            self._settle_once()
+
     def _settle_once(self) -> None:
         with _lock:
             if self._settling:
                 return
             self._settling = True
+            if self.is_observed:
+                self._books.observed = self._books.observed.and_one(self)
         if self.task is None and self._watch is None:
             return
         pricer = self._books.pricer
@@ -299,7 +361,7 @@ class CallRecord:
             # The first calls of a process: loading the price list must not hold the answer back.
             self.deferred = True
             if self.task is not None:
-                self.task.defer(pricer.wait)
+                self.task._defer(pricer.wait)
             pricer.when_ready(self._settle)
         else:
             self._settle()
@@ -312,7 +374,7 @@ class CallRecord:
             self.settlement = _NOTHING._replace(unknown_attempts=len(self.attempts))
             self._cost = UNKNOWN
         if self.task is not None:
-            self.task.settle(self)
+            self.task._settle(self)
         self.deferred = False
         watch = self._watch
         if watch is not None:
@@ -347,6 +409,8 @@ class CallRecord:
         self._cost = UNKNOWN if unknown and not total else Cost(total, source)
 
     def _endpoint(self, endpoint_id: str) -> Endpoint:
+        if self.runs_at is not None:
+            return self.runs_at
         if self.call is not None:
             endpoint = self.call.snapshot.endpoints.get(endpoint_id)
             if endpoint is not None:

@@ -56,7 +56,7 @@ def headers_of(task: Task) -> dict[str, str]:
     cost_left = _cost_left(task)
     if cost_left is not None:
         fields.append(("cost-left", plain(cost_left)))
-    options = task.options
+    options = _options_in_force(task)
     if options.priority is not None:
         fields.append(("priority", str(options.priority)))
     if options.traffic_class is not None:
@@ -116,9 +116,24 @@ def _with_options(spec: TaskSpec, options: CallOptions) -> TaskSpec:
     return spec._replace(options=options)
 
 
+def _options_in_force(task: Task) -> CallOptions:
+    """The priority and the session that calls of the task have: its own, else an outer task's."""
+    given = task.options
+    outer = task.parent
+    while outer is not None:
+        if given.priority is None and given.traffic_class is None:
+            given = given._replace(
+                priority=outer.options.priority, traffic_class=outer.options.traffic_class
+            )
+        if given.session is None:
+            given = given._replace(session=outer.options.session)
+        outer = outer.parent
+    return given
+
+
 def _cost_left(task: Task) -> Decimal | None:
     left: Decimal | None = None
-    ledger = task.ledger
+    ledger = task._ledger
     while True:
         if ledger.caps.cost is not None:
             here = max(ZERO, MONEY.subtract(ledger.caps.cost, ledger.cost))

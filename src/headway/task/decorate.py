@@ -38,26 +38,26 @@ class _Run:
         from headway.task.task import Task
 
         self._task = Task(spec)
-        self._task.begin()
+        self._task._begin()
 
     def __enter__(self) -> None:
-        self._token = self._task.enter()
+        self._token = self._task._enter()
 
     def __exit__(self, *_: object) -> None:
-        self._task.leave(self._token)
+        self._task._leave(self._token)
 
     def returned(self, result: object) -> None:
         try:
-            self._task.judge(result)
+            self._task._judge(result)
         except Exception as problem:  # noqa: BLE001 - a judge that fails has no verdict
             logger.warning(
                 "the verdict function of task %r failed (%s): no verdict",
                 self._task.name, type(problem).__name__,
             )  # fmt: skip
-        self._task.finish(None)
+        self._task._finish(None)
 
     def raised(self, problem: BaseException) -> None:
-        self._task.finish(problem)
+        self._task._finish(problem)
 
 
 def _plain(fn: Callable[..., Any], spec: TaskSpec) -> Callable[..., Any]:

@@ -11,11 +11,10 @@ from headway.task.ledger import Caps, Ledger
 class Figures:
     """Figures of a task. They include nested tasks and may be read from any thread at any time."""
 
-    __slots__ = ("_deferred", "_extra_taken", "_ledger", "_wait")
+    __slots__ = ("_deferred", "_ledger", "_wait")
 
     def __init__(self, name: str, caps: Caps) -> None:
         self._ledger = Ledger(name, caps)
-        self._extra_taken = 0
         self._deferred = 0
         self._wait: Callable[[], None] | None = None
 
@@ -82,20 +81,11 @@ class Figures:
     @property
     def extra_attempts_left(self) -> int:
         """Retries and hedges that may still be made: max(3, 20 % of the calls), less those made."""
-        return max(0, self._ledger.extra_attempts_left() - self._extra_taken)
+        return self._ledger.extra_attempts_left()
 
-    def take_extra_attempt(self) -> bool:
+    def _take_extra_attempt(self) -> bool:
         """Use up one of `extra_attempts_left` for a retry made outside (a tenacity loop)."""
-        with self._ledger.lock:
-            if self.extra_attempts_left <= 0:
-                return False
-            self._extra_taken += 1
-            return True
-
-    @property
-    def ledger(self) -> Ledger:
-        """The writing side."""
-        return self._ledger
+        return self._ledger.take_extra_attempt()
 
     def _settled(self) -> None:
         # Only right after the first calls of a process, while the price list is being loaded.

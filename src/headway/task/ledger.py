@@ -73,11 +73,11 @@ class Ledger:
         self.lock = parent.lock
         self.limits_spending = self.limits_spending or parent.limits_spending
 
-    def open_call(self) -> tuple[str, Ledger] | None:
+    def open_call(self, *, is_exempt: bool = False) -> tuple[str, Ledger] | None:
         """Count one more call, or name the cap (and whose) that forbids it; then nothing
-        changes."""
+        changes. Exempt: no cap forbids it."""
         with self.lock:
-            ledger: Ledger | None = self
+            ledger: Ledger | None = None if is_exempt else self
             while ledger is not None:
                 reached = ledger._reached_cap()
                 if reached is not None:
@@ -90,6 +90,15 @@ class Ledger:
                 ledger = ledger.parent
         return None
 
+    def reopen_call(self) -> None:
+        """A call that was settled goes on after all."""
+        with self.lock:
+            ledger: Ledger | None = self
+            while ledger is not None:
+                ledger.open_calls += 1
+                ledger.settled_calls -= 1
+                ledger = ledger.parent
+
     def discard_call(self) -> None:
         """The call turned out not to be one of ours."""
         with self.lock:
@@ -99,15 +108,32 @@ class Ledger:
                 ledger.open_calls -= 1
                 ledger = ledger.parent
 
-    def start_attempt(self, number: int) -> None:
+    def start_attempt(self) -> None:
         """Count an attempt."""
         with self.lock:
             ledger: Ledger | None = self
             while ledger is not None:
                 ledger.attempts += 1
-                if number > 1:
-                    ledger.extra_attempts += 1
                 ledger = ledger.parent
+
+    def take_extra_attempt(self) -> bool:
+        """Use up one attempt beyond the calls' first ones, here and in every ancestor, or none."""
+        with self.lock:
+            if self.extra_attempts_left() <= 0:
+                return False
+            self._use_extra(1)
+        return True
+
+    def return_extra_attempt(self) -> None:
+        """It was never sent."""
+        with self.lock:
+            self._use_extra(-1)
+
+    def _use_extra(self, by: int) -> None:
+        ledger: Ledger | None = self
+        while ledger is not None:
+            ledger.extra_attempts += by
+            ledger = ledger.parent
 
     def settle(self, call: Settlement) -> None:
         """Add what a finished call came to."""

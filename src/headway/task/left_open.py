@@ -56,7 +56,7 @@ def settle_open_tasks() -> None:
     """Settle every task of this process that is still open: at exit, or at shutdown."""
     settle_abandoned()
     for task in list(_open):
-        if task.pid == os.getpid():  # a forked child leaves its parent's tasks alone
+        if task._pid == os.getpid():  # a forked child leaves its parent's tasks alone
             _settle(task, "was still open when the process ended")
 
 
@@ -69,4 +69,4 @@ def _settle(task: Task, why: str) -> None:
         task.outcome,
         extra={"headway_event": "headway.task.left_open"},
     )
-    task.finish(None)
+    task._finish(None)

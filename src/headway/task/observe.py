@@ -15,7 +15,7 @@ logger = logging.getLogger("headway")
 
 
 class TaskObserver:
-    """Override what you need. A task keeps one note per observer in `task.notes[self]`."""
+    """Override what you need. A task keeps one note per observer in `task._notes[self]`."""
 
     def task_opened(self, task: Task) -> None:
         """The task begins, and is about to become current."""

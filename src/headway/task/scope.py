@@ -143,8 +143,10 @@ class options:  # noqa: N801 - reads as a statement: `with headway.options(...)`
 
     def __enter__(self) -> CallOptions:
         task, outer = current_scope()
-        given = self._changes._asdict().items()
-        inner = outer._replace(**{key: value for key, value in given if value is not None})
+        given = {k: v for k, v in self._changes._asdict().items() if v is not None}
+        if "priority" in given or "traffic_class" in given:
+            outer = outer._replace(priority=None, traffic_class=None)  # one replaces the other
+        inner = outer._replace(**given)
         deadline_at = outer.deadline_at
         if self._deadline_s is not None:
             from headway.task.task import clock_of

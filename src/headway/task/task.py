@@ -24,6 +24,7 @@ from headway.task.left_open import settle_abandoned, track, untrack
 from headway.task.observe import load_observers, tell
 from headway.task.scope import CallOptions, Scope, current_scope, enter_scope, leave_scope
 from headway.task.spec import Clock, TaskSpec
+from headway.task.unanswered import settle_unanswered
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -65,9 +66,10 @@ class Task(Figures):
     did not succeed, everything it cost counts as `wasted`."""
 
     __slots__ = (
-        "__weakref__", "_closing", "_spec", "_token", "attributes", "clock", "deadline_at", "depth",
-        "ended_at", "error_type", "id", "name", "notes", "outcome", "outcome_source", "parent",
-        "part_of", "phase", "pid", "reason", "score", "started_at", "started_wall", "traceparent",
+        "__weakref__", "_closing", "_notes", "_pid", "_spec", "_token", "attributes", "clock",
+        "deadline_at", "depth", "ended_at", "error_type", "id", "name", "outcome",
+        "outcome_source", "parent", "part_of", "phase", "reason", "score", "started_at",
+        "started_wall", "traceparent",
     )  # fmt: skip
 
     def __init__(self, spec: TaskSpec, *, part_of: str | None = None) -> None:
@@ -91,11 +93,11 @@ class Task(Figures):
         self.started_at = 0.0
         self.started_wall = 0.0
         self.ended_at: float | None = None
-        self.notes: dict[object, Any] = {}
+        self._notes: dict[object, Any] = {}
         """One note per observer."""
         self.traceparent: str | None = None
         """W3C trace context of the task's span, while it is being traced; set by telemetry."""
-        self.pid = 0
+        self._pid = 0
         self._token: Token[Scope] | None = None
         self._closing = False
 
@@ -184,33 +186,40 @@ class Task(Figures):
 
     # ----------------------------------------------------------------- the account
 
-    def open_call(self, facts: CallFacts) -> None:
+    def _open_call(
+        self, facts: CallFacts, *, is_exempt: bool = False, is_open: bool = False
+    ) -> None:
         """Count a call in, and tell `facts` what the task knows. Raises before anything is spent.
 
         `TaskLimitExceeded` (`reason` "max_cost", "max_calls" or "max_tokens") or
-        `DeadlineExceeded`."""
+        `DeadlineExceeded`; an exempt call is only counted. A request that the SDK sends again is
+        no new call; `is_open` says that its call was never settled."""
         settle_abandoned()
         if self.deadline_at != INFINITY:
             late_s = self.clock() - self.deadline_at
-            if late_s >= 0:
+            if late_s >= 0 and not is_exempt:
                 raise DeadlineExceeded(
                     f"The deadline of task {self.name!r} passed {late_s:.3g} s ago."
                 )
             facts.deadline_at = min(facts.deadline_at, self.deadline_at)
         ledger = self._ledger
-        if ledger.limits_spending:
-            self._settled()
-        reached = ledger.open_call()
-        if reached is not None:
-            cap, limited = reached
-            raise TaskLimitExceeded(limited.explain(cap), reason=cap)
+        if facts.resend:
+            if not is_open:
+                ledger.reopen_call()
+        else:
+            if ledger.limits_spending:
+                self._settled()
+            reached = ledger.open_call(is_exempt=is_exempt)
+            if reached is not None:
+                cap, limited = reached
+                raise TaskLimitExceeded(limited.explain(cap), reason=cap)
         if facts.task_id is None:
             facts.task_id = self.id
         if facts.task_name is None:
             facts.task_name = self.name
-        facts.extra_attempts_left = self.extra_attempts_left
+        facts.allowance = self._ledger
 
-    def defer(self, wait: Callable[[], None]) -> None:
+    def _defer(self, wait: Callable[[], None]) -> None:
         """A finished call waits for the price list; `wait` returns once it has been settled."""
         task: Task | None = self
         while task is not None:
@@ -219,7 +228,7 @@ class Task(Figures):
                 task._wait = wait
             task = task.parent
 
-    def settle(self, record: CallRecord) -> None:
+    def _settle(self, record: CallRecord) -> None:
         """Add a finished call's figures here and in every ancestor."""
         self._ledger.settle(record.settlement)
         tell("call_settled", self, record)
@@ -234,8 +243,8 @@ class Task(Figures):
 
     # ----------------------------------------------------------------- begin and end
 
-    def begin(self) -> None:
-        """Start the clock. `enter` makes the task current."""
+    def _begin(self) -> None:
+        """Start the clock. `_enter` makes the task current."""
         settle_abandoned()
         load_observers()
         if self.phase is not Phase.NEW:
@@ -262,13 +271,13 @@ class Task(Figures):
             self.deadline_at = min(self.deadline_at, now + spec.deadline_s)
         if not self.id:
             self.id = os.urandom(8).hex()
-        self.pid = os.getpid()
+        self._pid = os.getpid()
         self.phase = Phase.OPEN
         track(self)
         tell("task_opened", self)
 
-    def enter(self) -> Token[Scope]:
-        """Make the task current in the running context; hand the token to `leave`."""
+    def _enter(self) -> Token[Scope]:
+        """Make the task current in the running context; hand the token to `_leave`."""
         outer = current_scope().options
         own = self._spec.options
         options = outer
@@ -282,15 +291,16 @@ class Task(Figures):
         tell("task_entered", self)
         return token
 
-    def leave(self, token: Token[Scope]) -> None:
-        """Make what was current before `enter` current again."""
+    def _leave(self, token: Token[Scope]) -> None:
+        """Make what was current before `_enter` current again."""
         tell("task_left", self)
         leave_scope(token)
 
-    def finish(self, problem: BaseException | None) -> None:
+    def _finish(self, problem: BaseException | None) -> None:
         """End the task: `problem` is the exception that escaped its block, if one did."""
         if self.phase is not Phase.OPEN:
             return
+        settle_unanswered(self)
         if problem is not None:
             self.error_type = type(problem).__qualname__
             # What went wrong after the application said "success" outweighs it; its "failure"
@@ -312,7 +322,7 @@ class Task(Figures):
         if due:
             tell("task_closed", self)
 
-    def judge(self, result: object) -> None:
+    def _judge(self, result: object) -> None:
         """Let the decorator's `verdict` function say whether `result` is a success."""
         verdict = self._spec.verdict
         if isinstance(verdict, str) or self.outcome_source is not None:
@@ -327,8 +337,8 @@ class Task(Figures):
                 f"task {self.name!r}: a verdict function judges what a decorated function returns; "
                 "in a block, call succeed() or fail()"
             )
-        self.begin()
-        self._token = self.enter()
+        self._begin()
+        self._token = self._enter()
         return self
 
     def __exit__(
@@ -340,9 +350,9 @@ class Task(Figures):
         token, self._token = self._token, None
         try:
             if token is not None:
-                self.leave(token)
+                self._leave(token)
         finally:
-            self.finish(problem)
+            self._finish(problem)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from headway.core.model import INFINITY, AttemptKind, FailureClass
 from headway.cost import Cost, provider_name
+from headway.record import observed
 from headway.record.attempt import NOT_BILLED
 from headway.telemetry import names as n
 
@@ -146,14 +147,27 @@ def call_decisions(record: CallRecord, mode: str) -> SpanAttributes:
         found[n.QUEUE_WAIT] = record.queue_wait_s
     if record.denied_by is not None:
         found[n.RETRY_DENIED_BY] = record.denied_by
+    if record.is_observed:
+        found |= _observed(record)
     found |= money(record.cost, record.wasted)
     found[n.COST_COMPLETE] = record.cost_complete
     return found
 
 
+def _observed(record: CallRecord) -> SpanAttributes:
+    """What would have been done."""
+    found: SpanAttributes = {n.OBSERVED: True, n.OBSERVED_RETRY: observed.would_retry(record)}
+    other = observed.elsewhere(record)
+    if other is not None:
+        found[n.OBSERVED_ENDPOINT] = other
+    if record.rejection is not None:
+        found[n.OBSERVED_REJECTED] = record.rejection.reason
+    return found
+
+
 def call_error(record: CallRecord) -> str | None:
     """error.type of a call that finally failed; None for success and for a caller who gave up."""
-    if record.rejection is not None:
+    if record.rejection is not None and not record.is_observed:
         return record.rejection.reason
     outcome = record.outcome
     if outcome is None or outcome.kind is FailureClass.OK:

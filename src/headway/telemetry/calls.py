@@ -190,8 +190,8 @@ class CallTelemetry:
                 "headway.queue.wait", event.wait_s, {n.PRIORITY: event.priority}
             )
 
-    def _rejected(self, _: CallRecord, event: CallRejected) -> None:
-        if self._instruments is not None:
+    def _rejected(self, record: CallRecord, event: CallRejected) -> None:
+        if self._instruments is not None and not record.is_observed:
             self._instruments.add(
                 "headway.shed",
                 1,

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headway.core.model import (
-    AttemptStarted,
     BreakerChanged,
     BudgetExhausted,
     CallRejected,
@@ -85,8 +84,10 @@ class Telemetry(TaskObserver):
 
     # ----------------------------------------------------------------- calls
 
-    def watch(self, _: CallRecord) -> CallWatch | None:
+    def watch(self, record: CallRecord) -> CallWatch | None:
         """See `headway.record.CallObserver`."""
+        if self._shed_at is not None:
+            self._calm(record.started_at)
         tracer = self._providers.tracer()
         instruments = self.metering.instruments()
         if tracer is None and instruments is None:
@@ -167,9 +168,7 @@ class Telemetry(TaskObserver):
         self.events.emit(n.ENDPOINT_READMITTED, {n.ENDPOINT_ID: event.endpoint_id})
 
     def _limit(self, event: LimitChanged) -> None:
-        self.events.emit(
-            n.LIMIT_CHANGED, {n.ENDPOINT_ID: event.endpoint_id, "headway.limit": event.limit}
-        )
+        self.events.emit(n.LIMIT_CHANGED, {n.ENDPOINT_ID: event.endpoint_id, n.LIMIT: event.limit})
 
     def _exhausted(self, event: BudgetExhausted) -> None:
         last = self._exhausted_at.get(event.pool)
@@ -185,7 +184,7 @@ class Telemetry(TaskObserver):
             n.POLICY_LOADED,
             {
                 n.POLICY_ID: event.policy_id,
-                "headway.policy.epoch": event.epoch,
+                n.POLICY_EPOCH: event.epoch,
                 n.POLICY_VERSION: event.version,
                 n.POLICY_SOURCE: event.source,
             },
@@ -197,7 +196,7 @@ class Telemetry(TaskObserver):
             {
                 n.POLICY_SOURCE: event.source,
                 n.REASON: event.reason,
-                "headway.message": event.message,
+                n.MESSAGE: event.message,
             },
         )
 
@@ -207,7 +206,7 @@ class Telemetry(TaskObserver):
             {
                 n.POLICY_ID: event.policy_id,
                 n.POLICY_VERSION: event.version,
-                "headway.policy.age_s": event.age_s,
+                n.POLICY_AGE: event.age_s,
             },
         )
 
@@ -219,8 +218,8 @@ class Telemetry(TaskObserver):
         if started:
             self.events.emit(n.SHED_STARTED, {n.SHED_REASON: event.rejection.reason})
 
-    def _sent(self, event: AttemptStarted) -> None:
-        if self._shed_at is not None and event.at - self._shed_at >= SHED_QUIET_S:
+    def _calm(self, at: float) -> None:
+        if self._shed_at is not None and at - self._shed_at >= SHED_QUIET_S:
             self._shed_at = None
             self.events.emit(n.SHED_STOPPED, {})
 
@@ -230,7 +229,7 @@ class Telemetry(TaskObserver):
         """See `headway.task.TaskObserver`."""
         tracer = self._providers.tracer()
         if tracer is not None:
-            task.notes[self] = tasks.open_span(task, tracer, self.semconv)
+            task._notes[self] = tasks.open_span(task, tracer, self.semconv)
 
     def task_entered(self, task: Task) -> None:
         """Make its span current."""
@@ -267,12 +266,12 @@ class Telemetry(TaskObserver):
             opened.span.add_event(n.EVALUATION.name, dict(said))
 
     def _span_of(self, task: Task) -> tasks.TaskSpan | None:
-        found: tasks.TaskSpan | None = task.notes.get(self)
+        found: tasks.TaskSpan | None = task._notes.get(self)
         return found
 
 
 def _until(at: float, until: float) -> Attributes:
-    return {"headway.for_s": max(0.0, until - at)}
+    return {n.FOR_SECONDS: max(0.0, until - at)}
 
 
 _ACT: dict[type, Callable[[Telemetry, Any], None]] = {
@@ -287,5 +286,4 @@ _ACT: dict[type, Callable[[Telemetry, Any], None]] = {
     PolicyRejected: Telemetry._refused,
     PolicyStale: Telemetry._stale,
     CallRejected: Telemetry._shed,
-    AttemptStarted: Telemetry._sent,
 }

@@ -279,17 +279,19 @@ class _ScriptedTransport:
 
     def handle_request(self, request: Any) -> Any:
         answer = self._record(request, request.read())
-        if (delay_s := self._delay_s(answer.reply, request)) > 0:
+        delay_s, is_late = self._wait(answer.reply, request)
+        if delay_s > 0:
             time.sleep(delay_s)
-        return self._respond(request, answer, lambda pieces: pieces)
+        return self._respond(request, answer, lambda pieces: pieces, is_late=is_late)
 
     async def handle_async_request(self, request: Any) -> Any:
         import anyio
 
         answer = self._record(request, await request.aread())
-        if (delay_s := self._delay_s(answer.reply, request)) > 0:
+        delay_s, is_late = self._wait(answer.reply, request)
+        if delay_s > 0:
             await anyio.sleep(delay_s)
-        return self._respond(request, answer, _as_async)
+        return self._respond(request, answer, _as_async, is_late=is_late)
 
     def close(self) -> None: ...
     async def aclose(self) -> None: ...
@@ -305,22 +307,33 @@ class _ScriptedTransport:
     def _record(self, request: Any, body: bytes) -> _Answer:
         return self._fleet.answer(request.url.host, request.url.path, body, dict(request.headers))
 
-    def _delay_s(self, reply: Reply, request: Any) -> float:
-        """What is left to sleep really, after the fake clock took its part."""
-        delay_s = reply.takes_s
+    def _wait(self, reply: Reply, request: Any) -> tuple[float, bool]:
+        """What is left to sleep really, after the fake clock took its part; and whether the
+        caller's patience ends before the reply comes."""
+        limits = cast("Mapping[str, float | None]", request.extensions.get("timeout") or {})
+        patience_s, delay_s = limits.get("read"), reply.takes_s
         if reply.raises == "ReadTimeout" and self._fleet.clock is not None:
-            limits = cast("Mapping[str, float | None]", request.extensions.get("timeout") or {})
-            delay_s = limits.get("read") or 600.0
+            delay_s = patience_s or 600.0
+        is_late = patience_s is not None and delay_s > patience_s
+        if is_late and patience_s is not None:
+            delay_s = patience_s
         if self._fleet.clock is None:
-            return delay_s
+            return delay_s, is_late
         self._fleet.clock.advance(delay_s)
-        return 0.0
+        return 0.0, is_late
 
     def _respond(
-        self, request: Any, answer: _Answer, adapt: Callable[[Iterator[bytes]], Any]
+        self,
+        request: Any,
+        answer: _Answer,
+        adapt: Callable[[Iterator[bytes]], Any],
+        *,
+        is_late: bool,
     ) -> Any:
         reply, sent = answer.reply, answer.sent
         family = _family_of(request.__class__)
+        if is_late:
+            raise family.ReadTimeout("scripted: the reply comes too late", request=request)
         if reply.raises is not None:
             raise getattr(family, reply.raises)(reply.message, request=request)
         headers = {"content-type": "application/json", **reply.headers}

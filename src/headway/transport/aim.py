@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote_to_bytes
 
 from headway.core.snapshot import Endpoint
 from headway.transport.home import Home, Origin, Place, origin_of
@@ -53,6 +53,8 @@ _SECRET_NAME = re.compile(
     rb"key|token|secret|auth|credential|passw|cookie|session|signature|jwt|sas|tenant|account",
     re.IGNORECASE,
 )
+_SECRET_PARAMETERS = frozenset({b"code", b"sig"})
+"""Where Azure Functions and shared access signatures put their keys."""
 _SECRET_VALUE = re.compile(
     rb"^(bearer|basic|token|apikey)\s|^(sk|pk|rk|ghp|xox[abp])[-_]", re.IGNORECASE
 )
@@ -72,10 +74,23 @@ def stays_home(name: bytes, value: bytes) -> bool:
     return _names_secret(name) or (name not in _INNOCENT and bool(_SECRET_VALUE.match(value)))
 
 
+def _impersonal(query: str) -> str:
+    """A query without what is known to carry keys (`?key=`, `?sig=`), by the headers' rule."""
+    return "&".join(part for part in query.split("&") if not _is_secret(part))
+
+
+def _is_secret(parameter: str) -> bool:
+    name, _, value = parameter.partition("=")
+    plain, told = unquote_to_bytes(name).lower(), unquote_to_bytes(value)
+    return plain in _SECRET_PARAMETERS or stays_home(plain, told)
+
+
 class Target:
     """One endpoint as seen from one client."""
 
-    __slots__ = ("_urls", "azure", "base", "endpoint", "headers", "origin", "own", "same_origin")
+    __slots__ = (
+        "_urls", "azure", "base", "endpoint", "headers", "is_plain", "origin", "own", "same_origin",
+    )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, home: Home) -> None:
         url = home.family.URL(endpoint.base_url)
@@ -97,6 +112,10 @@ class Target:
             (name.encode("ascii"), value.encode("utf-8"))
             for name, value in endpoint.headers.items()
         )
+        self.is_plain = self.own and not (
+            self.headers or endpoint.params_drop or endpoint.params_rename or endpoint.params_set
+        )
+        """The client's own endpoint, and the document asks for no change to what is sent there."""
         self._urls: dict[tuple[str, str, str], tuple[httpx2.URL, bytes]] = {}
 
     def url(self, home: Home, place: Place, model: str) -> tuple[httpx2.URL, bytes]:
@@ -112,7 +131,7 @@ class Target:
         return found
 
     def _text(self, home: Home, place: Place, model: str) -> str:
-        query = place.query
+        query = place.query if self.same_origin else _impersonal(place.query)
         if home.azure and not self.azure:
             # Versions are Azure's own; others refuse or ignore them.
             query = "&".join(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from headway.core.model import CallFacts
+from headway.core.model import CallFacts, Rejection
 from headway.errors import DeadlineExceeded, TaskLimitExceeded
-from headway.task import current_scope
+from headway.task import current_scope, unanswered
 from headway.transport import body as bodies
 from headway.transport.aim import Aim, Shot
-from headway.transport.flight import Flight, Intake
+from headway.transport.flight import Flight, Intake, sends_before
 from headway.transport.home import Place
 from headway.transport.redirects import HOP
 from headway.transport.surfaces import Surface, classify_request, refine
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     import httpx2
 
     from headway.core.snapshot import Endpoint, Snapshot
+    from headway.record import CallRecord
+    from headway.task.unanswered import Unanswered
     from headway.transport.home import Home
     from headway.transport.ports import CallHost
 
@@ -31,6 +33,8 @@ logger = logging.getLogger("headway")
 WARM_S = 300.0
 """A connection to an origin that answered this recently may be one that the server has closed."""
 WARM_MAX = 1024
+MANAGED_MAX = 256
+"""Paths of managed requests remembered; only Azure's, which name deployments, are many."""
 
 
 class Arrival(NamedTuple):
@@ -39,7 +43,6 @@ class Arrival(NamedTuple):
     request: httpx2.Request
     surface: Surface
     place: Place
-    reads_raw: bool
 
 
 class Detour(NamedTuple):
@@ -52,7 +55,7 @@ class Detour(NamedTuple):
 class Desk:
     """One client's view of the process it runs in."""
 
-    __slots__ = ("_own", "_warm", "aim", "home", "host", "mute", "timeouts")
+    __slots__ = ("_managed", "_own", "_warm", "aim", "home", "host", "mute", "timeouts")
 
     def __init__(self, host: CallHost, home: Home) -> None:
         self.host = host
@@ -66,28 +69,34 @@ class Desk:
         """Endpoints that refuse to be asked for usage; at most as many as there are endpoints."""
         self._warm: dict[tuple[str, str, int | None], float] = {}
         self._own: tuple[Snapshot, str | None] | None = None
+        self._managed: dict[tuple[str, bytes], tuple[Surface, Place]] = {}
+        """(method, raw path) -> what it is, for requests of the client's own origin."""
 
     def receive(self, request: httpx2.Request) -> Arrival | Detour | None:
         """Look at a request; None: let it pass."""
         host, home = self.host, self.home
         if host.disabled or home.signed or HOP in request.extensions:
             return None
-        place = home.place_of(request.url)
-        if place is None:
+        url = request.url
+        if not home.is_origin_of(url):
             return None
-        content_type, raw = "", b""
-        for name, value in request.headers.raw:
-            lower = name.lower()
-            if lower == b"content-type":
-                content_type = value.decode("latin-1")
-            elif lower == b"x-stainless-raw-response":
-                raw = value
-        surface = classify_request(request.method, place.path, content_type)
-        place = Place(surface.path, place.query)
-        if not surface.managed:
-            endpoint = self._holder(surface.pin_ids) if surface.pin_ids else None
-            return Detour(endpoint, place) if endpoint is not None else None
-        return Arrival(request, surface, place, raw == b"stream")
+        raw_path = url.raw_path
+        key = (request.method, raw_path)
+        managed = self._managed.get(key)
+        if managed is None:
+            place = home.place_of(raw_path)
+            if place is None:
+                return None
+            # What the body is, is seen by looking at it: its declared type says nothing more.
+            surface = classify_request(request.method, place.path)
+            place = Place(surface.path, place.query)
+            if not surface.managed:
+                endpoint = self._holder(surface.pin_ids) if surface.pin_ids else None
+                return Detour(endpoint, place) if endpoint is not None else None
+            if len(self._managed) >= MANAGED_MAX:
+                self._managed.clear()
+            managed = self._managed[key] = (surface, place)
+        return Arrival(request, *managed)
 
     def _holder(self, ids: tuple[str, ...]) -> Endpoint | None:
         """The endpoint other than our own that holds the first known of these objects."""
@@ -125,25 +134,68 @@ class Desk:
         Raises `TaskLimitExceeded` and `DeadlineExceeded` where the task can't carry it.
         """
         host = self.host
+        earlier = self._earlier(arrival.request)
         intake = self._intake(arrival)
         if intake is None:
+            if earlier is not None:
+                earlier.close()
             return None
+        facts = intake.facts
+        if earlier is not None:
+            facts.resend = max(earlier.sent + 1, len(earlier.record.attempts))
         host.ensure_started()
-        try:
-            record = host.open_call(intake.facts)
-        except (TaskLimitExceeded, DeadlineExceeded) as refusal:
-            if host.mode == "observe":
-                return None  # the plain client knows no caps
-            refusal.request = intake.request
-            raise
+        record = self._account(intake, earlier)
+        if record is None:
+            return None
         call = host.engine.begin(
-            intake.facts, host.clock(), wall_now=host.wall_clock(), sink=record.on_event
+            facts,
+            host.clock(),
+            wall_now=host.wall_clock(),
+            sink=record.sink(host.engine.snapshot),
         )
-        if call is None:
+        if earlier is not None and earlier.is_open:
+            if call is None:
+                earlier.close()
+                return None
+            earlier.is_open = False
+            record.go_on(facts, call)
+        elif call is None:
             record.discard()
             return None
-        record.call = call
+        else:
+            record.call = call
         return Flight(self, intake, record, call, mode=call.route.mode or host.mode)
+
+    def _earlier(self, request: httpx2.Request) -> Unanswered | None:
+        """The failed request of the same call that the SDK sends again with this one."""
+        found = unanswered.take()
+        if found is None:
+            return None
+        if found.sender is self and found.sent + 1 == sends_before(request):
+            return found
+        found.close()
+        return None
+
+    def _account(self, intake: Intake, earlier: Unanswered | None) -> CallRecord | None:
+        """The account of the call: its own, or the one it goes on with. None: no route matches."""
+        host, facts = self.host, intake.facts
+        open_record = earlier.record if earlier is not None and earlier.is_open else None
+        try:
+            return host.open_call(facts, earlier=open_record)
+        except (TaskLimitExceeded, DeadlineExceeded) as refusal:
+            route = host.engine.route_of(facts)
+            if route is not None and (route.mode or host.mode) == "observe":
+                # The plain client knows no caps: it is only told what they would have done.
+                record = host.open_call(facts, earlier=open_record, is_exempt=True)
+                reason = refusal.reason if isinstance(refusal, TaskLimitExceeded) else "deadline"
+                record.rejection = Rejection(reason)
+                return record
+            if earlier is not None:
+                earlier.close()
+            if route is None:
+                return None
+            refusal.request = intake.request
+            raise
 
     def _intake(self, arrival: Arrival) -> Intake | None:
         request, surface = arrival.request, arrival.surface
@@ -163,6 +215,7 @@ class Desk:
             stream=body_facts.stream,
             prompt_tokens=body_facts.prompt_tokens_estimate,
             max_output_tokens=body_facts.max_output_tokens,
+            body_bytes=len(body),
             priority=options.priority or 0,
             session=options.session,
             traffic_class=options.traffic_class,
@@ -182,7 +235,7 @@ class Desk:
             facts.pinned_to = self.host.pins.find(*surface.pin_ids) or self.own_endpoint()
             if facts.pinned_to is None:
                 return None  # bound to an endpoint that the policy doesn't know: our client's own
-        return Intake(request, surface, arrival.place, body, body_facts, facts, arrival.reads_raw)
+        return Intake(request, surface, arrival.place, body, body_facts, facts)
 
     # -- remembering
 

@@ -40,11 +40,14 @@ class Home:
         self.origin = origin_of(url)
         self.prefix = url.raw_path.decode("ascii").partition("?")[0].rstrip("/")
 
-    def place_of(self, url: httpx2.URL) -> Place | None:
-        """Where under the client's base URL this is; None for anywhere else."""
-        if url.host != self.origin[1] or url.port != self.origin[2] or url.scheme != self.origin[0]:
-            return None
-        path, _, query = url.raw_path.decode("ascii").partition("?")
+    def is_origin_of(self, url: httpx2.URL) -> bool:
+        """Whether a URL is of the client's own origin."""
+        scheme, host, port = self.origin
+        return url.host == host and url.port == port and url.scheme == scheme
+
+    def place_of(self, raw_path: bytes) -> Place | None:
+        """Where under the client's base path this is; None for anywhere else."""
+        path, _, query = raw_path.decode("ascii").partition("?")
         if not path.startswith(self.prefix):
             return None
         rest = path[len(self.prefix) :]

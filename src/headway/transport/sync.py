@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headway.core.model import Send, Wait
 from headway.credentials import CredentialUnavailable
+from headway.transport import collecting
 from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
@@ -38,6 +39,7 @@ class Transport:
         self._http = http
         self._desk = Desk(host, home)
         self._pools = Pools(http)
+        collecting.watch()
         self._stream_class = byte_stream_class(WatchedStream, home.family.SyncByteStream)
 
     @property
@@ -104,8 +106,6 @@ class Transport:
     def _observe(self, flight: Flight) -> httpx2.Response:
         """Send what the plain client sends, and watch what becomes of it."""
         trial = flight.observed()
-        if trial is None:
-            return self._forward(flight.request)
         self._send(flight, trial, None)
         return flight.present(trial)
 

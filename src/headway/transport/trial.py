@@ -118,7 +118,7 @@ class Trial:
         self.request: httpx2.Request | None = None
         self.response: httpx2.Response | None = None
         self.headers: dict[str, str] = {}
-        """The reply's, by lower-case name."""
+        """The reply's, by lower-case name, as far as anything here reads them."""
         self.error: BaseException | None = None
         self.outcome: Outcome | None = None
         self.observer: StreamObserver | None = None
@@ -155,11 +155,7 @@ class Trial:
         """The head of the reply is there; `state` says what to do with its body."""
         self.response = response
         self.record.status = response.status_code
-        # Plain text once: looking a name up in the http library's headers costs microseconds.
-        self.headers = headers = {
-            name.decode("latin-1").lower(): value.decode("latin-1")
-            for name, value in response.headers.raw
-        }
+        self.headers = headers = quirks.relevant_headers(response.headers.raw)
         if response.is_closed:
             headers.pop("content-encoding", None)
         notes.server(self)
@@ -180,7 +176,7 @@ class Trial:
                 # Nothing can be told of such a stream, so it can't be held for its content either.
                 self.observer = self._inflater = None
                 self._open()
-        elif flight.reads_raw and not _is_document(headers):
+        elif not _is_document(headers) and flight.reads_raw:
             # The application streams a file: it is its own from the first byte.
             self._open()
         else:
@@ -277,10 +273,16 @@ class Trial:
         assert response is not None
         body = self.body()
         wall_now = flight.host.wall_clock()
-        plain = decoded(encoding_of(self.headers), body)
+        plain = decoded(encoding_of(self.headers), body, flight.desk.home.family)
         if response.status_code >= 300:
+            plain = plain or b""
             outcome = quirks.classify(response.status_code, self.headers, plain, wall_now=wall_now)
             self._fail(flight.learned(self, outcome, plain))
+            return
+        if plain is None:
+            # A reply that can't be looked into is believed: doubting it would buy it again.
+            self.state = State.WHOLE
+            self.report(notes.with_tokens(OK, None, response.status_code))
             return
         if flight.facts.stream:
             # The application waits for events: whatever this is, it isn't that.
@@ -290,7 +292,11 @@ class Trial:
             outcome, facts = hidden or OK, quirks.ReplyFacts()
         else:
             outcome, facts = quirks.read_reply(
-                self.headers, plain, surface=flight.facts.surface, wall_now=wall_now
+                self.headers,
+                plain,
+                surface=flight.facts.surface,
+                wall_now=wall_now,
+                counted=flight.is_observed or flight.call.wants_counts,
             )
         notes.reply(self, facts, plain)
         if outcome.kind is FailureClass.OK:
@@ -302,7 +308,7 @@ class Trial:
     def _open(self) -> None:
         now = self.flight.clock()
         self.limits.progressed()
-        won = self.flight.call.on_first_token(self.attempt, now)
+        won = self.flight.watcher.on_first_token(self.attempt, now)
         self.state = State.OPEN if won else State.LOST
         if not won:
             self.report(CANCELLED)
@@ -380,12 +386,13 @@ class Trial:
             return
         self.finished = True
         self.outcome = outcome
-        flight = self.flight
         if self.is_elsewhere:
             outcome = outcome._replace(free_retry=True)  # it says nothing about that endpoint
-        flight.call.on_outcome(self.attempt, outcome, flight.clock())
+        flight = self.flight
+        flight.watcher.on_outcome(self.attempt, outcome, flight.clock())
         if flight.is_observed:
-            flight.abandon()  # a retry that the call may have scheduled is not made
+            # A retry that the call may have scheduled is not made.
+            flight.watcher.cancel(flight.clock())
 
     def body(self) -> bytes:
         """All that was kept of a reply."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from headway.transport.collecting import is_collecting
 from headway.transport.handover import Handover, Step
 from headway.transport.limits import DRAIN_S
 
@@ -35,6 +36,7 @@ class WatchedStream:
     ) -> None:
         self._trial = trial
         self._handover = Handover(trial)
+        self._passed = self._handover.passed
         self._source = source
         self._chunks = chunks
         self._is_over = False
@@ -42,15 +44,18 @@ class WatchedStream:
 
     def __iter__(self) -> Iterator[bytes]:
         limits = self._handover.limits
+        is_bounded = limits.is_bounded
         held = self._trial.held()
         if held:
             limits.handed_over()
             yield held
         while not self._is_over:
-            limits.resumed()
+            if is_bounded:
+                limits.resumed()
             out, error = self._step()
             if out:
-                limits.handed_over()
+                if is_bounded:
+                    limits.handed_over()
                 yield out
             if error is not None:
                 raise error
@@ -68,13 +73,17 @@ class WatchedStream:
             self._is_over = True
             self._trial.closed()
             raise
-        step = self._handover.passed(chunk)
-        self._is_over = step[1] is not None
+        step = self._passed(chunk)
+        if step[1] is not None:
+            self._is_over = True
         return step
 
     def close(self) -> None:
         """End the attempt, wherever it is, and give the connection back."""
         if self._is_closed:
+            return
+        if is_collecting():
+            _thread.start_new_thread(_close_quietly, (self,))
             return
         self._is_closed = True
         try:
@@ -83,6 +92,8 @@ class WatchedStream:
             self._trial.closed()
         finally:
             self._trial.release()
+            self._trial.flight.forget()
+            self._trial.response = None  # which holds this stream
             self._source.close()
 
     def _drain(self) -> None:
@@ -97,9 +108,7 @@ class WatchedStream:
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
-            # The collector runs anywhere, even while this thread holds the engine's lock: a thread
-            # of its own can wait for that lock.
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):  # no threads any more: the process ends
                 _thread.start_new_thread(_close_quietly, (self,))
 
 
@@ -120,24 +129,30 @@ class AsyncWatchedStream:
     ) -> None:
         self._trial = trial
         self._handover = Handover(trial)
+        self._passed = self._handover.passed
         self._source = source
         self._chunks = chunks
         self._loop = loop
-        self._needs_timer = not trial.reads_are_limited and not trial.flight.is_observed
+        self._needs_timer = (
+            trial.limits.is_bounded and not trial.reads_are_limited and not trial.flight.is_observed
+        )
         self._is_over = False
         self._is_closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         limits = self._handover.limits
+        is_bounded = limits.is_bounded
         held = self._trial.held()
         if held:
             limits.handed_over()
             yield held
         while not self._is_over:
-            limits.resumed()
+            if is_bounded:
+                limits.resumed()
             out, error = await self._step()
             if out:
-                limits.handed_over()
+                if is_bounded:
+                    limits.handed_over()
                 yield out
             if error is not None:
                 raise error
@@ -159,8 +174,9 @@ class AsyncWatchedStream:
             self._is_over = True
             self._trial.closed()
             raise
-        step = self._handover.passed(chunk)
-        self._is_over = step[1] is not None
+        step = self._passed(chunk)
+        if step[1] is not None:
+            self._is_over = True
         return step
 
     async def aclose(self) -> None:
@@ -174,6 +190,8 @@ class AsyncWatchedStream:
         finally:
             self._trial.closed()
             self._trial.release()
+            self._trial.flight.forget()
+            self._trial.response = None  # which holds this stream
             await self._source.aclose()
 
     async def _drain(self) -> None:
