@@ -164,9 +164,9 @@ def test_check_13_cancelled_probes_leak_no_lease() -> None:
 # ---------------------------------------------------------------- 11: a fleet comes back
 
 
-@pytest.mark.parametrize(
-    "processes", [200, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
-)
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("processes", [200, 1000])
 def test_check_11_a_fleet_does_not_come_back_as_a_herd(processes: int) -> None:
     """One of two is down for 200 s; every process has found out; it comes back at t."""
     back_at = 300.0
