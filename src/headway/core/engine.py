@@ -1,3 +1,4 @@
+# long: one lock, one owner: what needs both stands together
 """The engine: the one mutable object of a process, and the only place that locks.
 
 It owns the current snapshot and the `World`, begins calls, swaps snapshots without losing what was

@@ -1,3 +1,4 @@
+# long: one account, from opening to settlement
 """The account of one call: what every attempt did, what it cost, and how much of that was wasted.
 
 `CallRecord.sink` is what to hand to `Engine.begin`. The transport fills in what it read of
