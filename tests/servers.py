@@ -175,7 +175,10 @@ class Server:
                 reader.readline()
             reader.readline()
         else:
-            body = reader.read(int(headers.get("content-length", 0)))
+            length = int(headers.get("content-length", 0))
+            body = reader.read(length)
+            if len(body) < length:
+                return None  # the client left while it was sending
         return Seen(time.monotonic(), first, headers, body, number, head)
 
     def _answer(self, sock: socket.socket, step: Step) -> bool:

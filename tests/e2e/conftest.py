@@ -63,7 +63,7 @@ def fleet(cleanup: ExitStack) -> Callable[..., Fleet]:
         *,
         route: dict[str, Any] | None = None,
         endpoint: dict[str, Any] | None = None,
-        policy: dict[str, Any] | None = None,
+        policy: Any = None,
         **options: Any,
     ) -> Fleet:
         events = RecordedEvents()

@@ -62,3 +62,11 @@ def _usage_chunk(counts: dict[str, Any]) -> bytes:
 def _of_model(part: bytes, model: str) -> bytes:
     body = json.loads(part.removeprefix(b"data: "))
     return event(body | {"model": model})
+
+
+def slowly(part: bytes, every_s: float, times: int) -> list[bytes | float]:
+    """The same part of a stream again and again, with a pause after each."""
+    parts: list[bytes | float] = []
+    for _ in range(times):
+        parts += [part, every_s]
+    return parts

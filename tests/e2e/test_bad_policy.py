@@ -140,7 +140,7 @@ def test_a_running_router_keeps_its_last_good_policy_and_says_so(
     good = document({"a": server.url})
     file = tmp_path / "policy.json"
     file.write_text(json.dumps(good))
-    running = fleet({"a": server.url}, policy=file)  # type: ignore[arg-type]
+    running = fleet({"a": server.url}, policy=file)
     client = running.client()
 
     file.write_text(text_of(case))
@@ -176,7 +176,7 @@ def test_an_older_version_does_not_come_back(
     server = serve(answer())
     file = tmp_path / "policy.json"
     file.write_text(json.dumps(document({"a": server.url}, version=9)))
-    running = fleet({"a": server.url}, policy=file)  # type: ignore[arg-type]
+    running = fleet({"a": server.url}, policy=file)
 
     file.write_text(json.dumps(document({"b": server.url}, version=8)))
     running.router._supply.refresh_once()

@@ -16,6 +16,7 @@ import logging
 import pickle
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -147,9 +148,9 @@ async def converse(fleet: Fleet, heap: Heap, kind: str) -> None:
     client = fleet.client(**how)
     async with fleet.async_client(**how) as asynchronous:
         for stream in (True,) if "stream" in kind else (False, True):
-            options = {"stream": stream, "messages": MESSAGES}
-            await attempt(lambda o=options: say(client, **o))
-            await attempt(lambda o=options: asay(asynchronous, **o))
+            options: dict[str, Any] = {"stream": stream, "messages": MESSAGES}
+            await attempt(partial(say, client, **options))
+            await attempt(partial(asay, asynchronous, **options))
         heap.shown("client", client, asynchronous)
 
 
@@ -182,7 +183,7 @@ async def test_nothing_private_is_anywhere(
     if not alone:
         urls["b"] = serve(STEPS["answered"]).url
     made = document(
-        urls, endpoint={"credential": "declared"}, route={"deadline": {"total_ms": 1000}}
+        urls, endpoint={"credential": "declared"}, route={"deadline": {"total_ms": 500}}
     )
     declared = headway.Credential(value=CREDENTIAL, hosts=["127.0.0.1"])
     heap.shown("credential", declared)
@@ -288,7 +289,7 @@ def test_a_bad_policy_is_not_quoted_where_it_holds_a_secret(
         heap.text("check", shown.out + shown.err)
 
         file.write_text(json.dumps(good))
-        running = fleet({"a": good["endpoints"]["a"]["base_url"]}, policy=file)  # type: ignore[arg-type]
+        running = fleet({"a": good["endpoints"]["a"]["base_url"]}, policy=file)
         file.write_text(json.dumps(bad))
         assert not running.router._supply.refresh_once()
         assert say(running.client(api_key=KEY)) == "Hello"
@@ -329,7 +330,7 @@ def test_the_token_in_a_policys_url_is_not_shown(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.DEBUG, "headway"):
-        used = fleet({"a": "http://127.0.0.1:1/v1"}, policy=policy_url)  # type: ignore[arg-type]
+        used = fleet({"a": "http://127.0.0.1:1/v1"}, policy=policy_url)
         look_around(used, heap)
         with pytest.raises(headway.FetchError) as caught:
             headway.Router(policy_url.replace("token", "wrong"))

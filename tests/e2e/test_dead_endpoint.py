@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -17,15 +18,15 @@ from tests.servers import error as error_body
 CALLS = 200
 AT_ONCE = 64
 SENDS_MAX = 5
-PATIENCE_S = 0.3
-"""Of the client, where nothing else ends a call that nobody answers."""
+PATIENCE_S = 1.0
+"""Of the client, where nothing else ends a call that nobody answers. One processor serves all this:
+limits must be wide enough for the endpoint that is alive."""
 
-DEATHS = ("refused", "black hole", "503", "429", "429 with Retry-After")
+DEATHS = ("refused", "black hole", "503", "429")
 STEPS: dict[str, Any] = {
     "black hole": Hang(30),
     "503": R(503, error_body("down")),
     "429": R(429, error_body("slow down", "rate_limit_error")),
-    "429 with Retry-After": R(429, error_body("slow down"), {"retry-after": "20"}),
 }
 
 
@@ -40,7 +41,6 @@ def pair(
     death = request.param
     dead = refused_url if death == "refused" else serve(STEPS[death]).url
     alive = serve(_answer)
-    # One processor serves all this: limits are wide enough for the endpoint that is alive.
     route = {"deadline": {"ttft_ms": 1000}} if death == "black hole" else {}
     return fleet({"alive": alive.url, "dead": dead}, route=route)
 
@@ -68,13 +68,13 @@ def test_one_after_another(stream: bool, pair: Fleet) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_sixty_four_at_once(stream: bool, pair: Fleet) -> None:
-    async with pair.async_client(timeout=openai.Timeout(5.0, read=3.0)) as client:
+    async with pair.async_client(timeout=openai.Timeout(5.0, read=1.5)) as client:
         check(pair, await at_once(lambda: asay(client, stream=stream), CALLS, AT_ONCE))
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_sixty_four_threads(stream: bool, pair: Fleet) -> None:
-    client = pair.client(timeout=openai.Timeout(5.0, read=3.0))
+    client = pair.client(timeout=openai.Timeout(5.0, read=1.5))
 
     check(pair, in_threads(lambda _: say(client, stream=stream), CALLS, AT_ONCE))
 
@@ -83,15 +83,12 @@ def test_sixty_four_threads(stream: bool, pair: Fleet) -> None:
 @pytest.mark.parametrize(
     "death",
     [refuse(), timeout(), error(503), error(429), error(429, retry_after_s=20.0)],
-    ids=DEATHS,
+    ids=[*DEATHS, "429 with Retry-After"],
 )
-@pytest.mark.parametrize("seed", range(3))
-def test_the_whole_first_minute(seed: int, death: Any, stream: bool) -> None:
-    import random
-
+def test_the_whole_first_minute(death: Any, stream: bool) -> None:
     clock = FakeClock()
     with ScriptedEndpoints({"alive": ok("Hello"), "dead": death}, clock=clock) as scripted:
-        router = scripted.new_router(rng=random.Random(seed))
+        router = scripted.new_router(rng=random.Random(int(stream)))
         client = router.wrap(scripted.client(timeout=0.2))
         began = clock()
         answers = []

@@ -59,10 +59,9 @@ def test_the_budget_stops_a_retry_storm(
     client = wrapped(server, max_retries=5)
 
     for _ in range(100):
-        with pytest.raises(openai.InternalServerError) as caught:
+        with pytest.raises(openai.InternalServerError):
             say(client)
 
-    assert caught.value.response.headers["x-should-retry"] == "false"
     plain_client_sends = 600
     assert len(server.hits) <= 104 < plain_client_sends
 

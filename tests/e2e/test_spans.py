@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from tests.e2e.fleet import MESSAGES, Fleet, asay, say
-from tests.e2e.replies import answer
+from tests.e2e.replies import answer, slowly
 from tests.servers import DONE, FIN, ROLE, SSE, R, Seen, chunk, error
 from tests.telemetry.otlp import Otlp, Pipeline, Span
 
@@ -140,7 +140,7 @@ def test_a_failed_call_says_so_once(
 
 # --------------------------------------------------------------------------- many at once
 
-LONG = SSE([ROLE, *([chunk("x"), 0.005] * 40), FIN, DONE])
+LONG = SSE([ROLE, *slowly(chunk("x"), 0.005, 40), FIN, DONE])
 
 
 def _mixed(seen: Seen) -> Any:

@@ -255,7 +255,7 @@ class _Real:
         if self.script.deadline_s is None:
             return contextlib.nullcontext()
         scope = options(deadline=self.script.deadline_s)
-        scope_clock = mock.patch("headway.task.task.clock_of", lambda _: self.clock)
+        scope_clock = mock.patch("headway.task.task.clock_of", return_value=self.clock)
         stack = contextlib.ExitStack()
         stack.enter_context(scope_clock)
         stack.enter_context(scope)
