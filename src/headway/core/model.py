@@ -48,6 +48,7 @@ class Lock(Protocol):
 class FailureClass(enum.StrEnum):
     """How an attempt ended. `quirks.classify` maps the wire to these."""
 
+    __hash__ = str.__hash__  # the enum's own is written in Python, and this keys `TRAITS`
     OK = "ok"
     RATE_LIMITED = "rate_limited"
     QUOTA_EXHAUSTED = "quota_exhausted"

@@ -109,14 +109,9 @@ class CallRecord:
         return self.task is not None or self._watch is not None
 
     def sink(self, snapshot: Snapshot) -> Sink | None:
-        """`on_event`, to hand to `Engine.begin`; None when nobody looks, no call is observed and
-        no endpoint's time shared out among all its calls."""
-        if (
-            self.wants_usage
-            or snapshot.has_timed_prices
-            or snapshot.has_observed_routes
-            or self._books.mode == "observe"
-        ):
+        """`on_event`, to hand to `Engine.begin`; None when neither anybody looks at this call, nor
+        is it among those that are counted anyway."""
+        if self.wants_usage or snapshot.counts_calls or self._books.mode == "observe":
             return self.on_event
         return None
 

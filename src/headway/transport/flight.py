@@ -15,6 +15,7 @@ from headway.task.unanswered import Unanswered
 from headway.transport import body as bodies
 from headway.transport.aim import Shot, limited
 from headway.transport.bystander import Bystander, Watcher
+from headway.transport.disguise import is_disguised, unmasked
 from headway.transport.keys import credential_refused
 from headway.transport.limits import Limits
 from headway.transport.redirects import HOP, forbidden
@@ -127,6 +128,16 @@ class Flight:
             return self.request
         endpoint, attempt = trial.endpoint, trial.attempt
         is_same = attempt.model == self.facts.model
+        target = self.desk.aim.target(endpoint)
+        extra_headers = self.record.propagation_headers(attempt)
+        extensions = self._extensions
+        if trial.limits.until != INFINITY:
+            extensions = limited(extensions, trial.limits)
+        if is_same and target.is_plain and not (secret or extra_headers or trial.injected):
+            # The usual case with one endpoint: nobody asks for a change.
+            self.request.extensions = extensions
+            trial.request = self.request
+            return self.request
         body = bodies.rewrite(
             self.body,
             self.body_facts,
@@ -139,19 +150,12 @@ class Flight:
         shot = Shot(
             body=None if body is self.body else body,
             secret=secret,
-            extra_headers=self.record.propagation_headers(attempt),
+            extra_headers=extra_headers,
             plain_encoding=self.facts.stream,
             other_model=not is_same,
         )
         trial.request = self.desk.aim.request(
-            self.request,
-            self.desk.aim.target(endpoint),
-            self.place,
-            attempt.model,
-            shot,
-            limited(self._extensions, trial.limits)
-            if trial.limits.until != INFINITY
-            else self._extensions,
+            self.request, target, self.place, attempt.model, shot, extensions
         )
         return trial.request
 
@@ -256,6 +260,8 @@ class Flight:
         assert response is not None
         if 300 <= response.status_code < 400:
             response = forbidden(self.desk.home.family, response, trial.endpoint)
+        elif is_disguised(trial):
+            response = unmasked(trial)
         self._stamp(response, trial)
         return response
 

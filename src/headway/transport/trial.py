@@ -118,7 +118,7 @@ class Trial:
         self.request: httpx2.Request | None = None
         self.response: httpx2.Response | None = None
         self.headers: dict[str, str] = {}
-        """The reply's, by lower-case name."""
+        """The reply's, by lower-case name, as far as anything here reads them."""
         self.error: BaseException | None = None
         self.outcome: Outcome | None = None
         self.observer: StreamObserver | None = None
@@ -155,11 +155,7 @@ class Trial:
         """The head of the reply is there; `state` says what to do with its body."""
         self.response = response
         self.record.status = response.status_code
-        # Plain text once: looking a name up in the http library's headers costs microseconds.
-        self.headers = headers = {
-            name.decode("latin-1").lower(): value.decode("latin-1")
-            for name, value in response.headers.raw
-        }
+        self.headers = headers = quirks.relevant_headers(response.headers.raw)
         if response.is_closed:
             headers.pop("content-encoding", None)
         notes.server(self)
