@@ -241,10 +241,14 @@ class Router:
 
     # -- for the transports (see headway.transport.ports.CallHost)
 
-    def open_call(self, facts: CallFacts) -> CallRecord:
-        """Start the accounts of a call in the current task and trace context.
+    def open_call(
+        self, facts: CallFacts, *, earlier: CallRecord | None = None, is_exempt: bool = False
+    ) -> CallRecord:
+        """Start the accounts of a call in the current task and trace context, or go on with the
+        `earlier` ones of a call that the SDK sends again.
 
-        Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the task forbids it.
+        Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the task forbids it; an
+        exempt call is only counted.
         """
         if facts.traffic_class is not None:
             self._rank(facts, facts.traffic_class)
@@ -252,7 +256,7 @@ class Router:
             self._warn_once(
                 "no route of the policy is named %r: such calls pass through untouched", facts.route
             )
-        return self._books.open_call(facts, self.clock())
+        return self._books.open_call(facts, self.clock(), earlier=earlier, is_exempt=is_exempt)
 
     def credential_for(self, endpoint: Endpoint) -> Credential | None:
         """The declared credential of an endpoint; None: the client's own key, own host only."""

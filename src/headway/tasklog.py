@@ -197,6 +197,7 @@ def call_line(record: CallRecord) -> dict[str, object]:
     facts = record.facts
     lasted = None if record.ended_at is None else record.ended_at - record.started_at
     winner = record.winner
+    refused = None if record.rejection is None else record.rejection.reason
     line: dict[str, object] = {
         "model": facts.model,
         "surface": facts.surface,
@@ -209,7 +210,7 @@ def call_line(record: CallRecord) -> dict[str, object]:
     }
     line |= _given(
         endpoint=None if winner is None else winner.endpoint.id,
-        rejected=None if record.rejection is None else record.rejection.reason,
+        **{"observed_rejected" if record.is_observed else "rejected": refused},
         retry_denied=record.denied_by,
         queue_s=_seconds(record.queue_wait_s or None),
     )

@@ -52,7 +52,7 @@ from headway.core.snapshot import (
 )
 from tests.core.build import Extra, Hand, endpoint, route, snapshot
 
-WALKS = settings(max_examples=60, stateful_step_count=60, deadline=None, print_blob=True)
+WALKS = settings(stateful_step_count=60)
 
 
 class BreakerWalk(RuleBasedStateMachine):

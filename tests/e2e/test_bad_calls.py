@@ -17,7 +17,9 @@ from tests.e2e.fleet import Fleet, asay, say
 from tests.e2e.replies import answer
 
 
-@pytest.mark.parametrize("thing", [object(), None, "client", openai.OpenAI], ids=repr)
+@pytest.mark.parametrize(
+    "thing", [object(), None, "client", openai.OpenAI], ids=["object", "none", "text", "class"]
+)
 def test_what_is_no_client_can_not_be_wrapped(thing: Any) -> None:
     with pytest.raises(headway.WrapError, match="takes an OpenAI or AsyncOpenAI client") as caught:
         headway.wrap(thing)
@@ -106,7 +108,7 @@ def test_a_second_verdict_is_an_error_at_the_second_call() -> None:
         ({"priority": 1.5}, "priority"),
         ({"session": ""}, "session"),
         ({"verdict": "maybe"}, "verdict"),
-        ({"attributes": {"a": object()}}, "attribute"),
+        ({"attributes": {"a": {1, 2}}}, "attribute"),
     ],
     ids=str,
 )

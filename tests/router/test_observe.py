@@ -69,19 +69,32 @@ def test_a_retry_that_would_have_been_made(spans: InMemorySpanExporter) -> None:
 
 
 def test_a_refusal_that_would_have_been_made(spans: InMemorySpanExporter) -> None:
-    policy = document(["a"], endpoint={"state": "disabled"})
+    policy = document(["a"], endpoint={"state": "disabled", **PRICED})
     with ScriptedEndpoints({"a": "hi"}, policy=policy) as fleet:
         router = fleet.new_router(mode="observe")
         with headway.task("t") as task:
             ask(fleet, router)
         assert fleet.sends == ["a"]
         assert router.status().observed == (1, 0, 1, 0)
-        assert task.cost is None  # it was sent, and what it cost is not known
-        assert not task.cost_complete
+        assert task.cost is not None  # it was sent, and cost what it cost
+        assert task.cost > 0
+        assert task.cost_complete
     span = call_span(spans)
     assert span.attributes["headway.observed.rejected"] == "no_endpoint"
     assert "error.type" not in span.attributes
     assert span.status.is_unset
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_cost_of_what_would_have_been_refused_needs_no_listener(stream: bool) -> None:
+    policy = document(["a"], endpoint={"state": "disabled", **PRICED})
+    with ScriptedEndpoints({"a": "hi"}, policy=policy) as fleet:
+        client = fleet.new_router(mode="observe", on_event=None).wrap(fleet.client(max_retries=0))
+        with headway.task("t") as task:
+            for _ in client.chat.completions.create(**ASK, stream=stream):
+                pass
+        assert task.cost
+        assert task.calls == 1
 
 
 def test_an_observed_route_beside_enforced_ones() -> None:

@@ -48,9 +48,12 @@ class Host(Router):
         )
         self.disabled = disabled
 
-    def open_call(self, facts: CallFacts) -> CallRecord:
-        record = super().open_call(facts)
-        self.records.append(record)
+    def open_call(
+        self, facts: CallFacts, *, earlier: CallRecord | None = None, is_exempt: bool = False
+    ) -> CallRecord:
+        record = super().open_call(facts, earlier=earlier, is_exempt=is_exempt)
+        if record is not earlier:
+            self.records.append(record)
         return record
 
     @property

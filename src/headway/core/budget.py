@@ -69,6 +69,8 @@ class RetryBudget:
 
     def deposit(self, now: float) -> None:
         """Credit one successful call."""
+        if self._peak == 0.0 and self._tokens >= self._policy.budget_capacity:
+            return  # full, as it nearly always is
         self._set(self.balance(now) + self._policy.budget_per_success, now)
 
     def can_withdraw(self, now: float) -> bool:
@@ -88,6 +90,8 @@ class RetryBudget:
         self._set(self.balance(now) + 1.0, now)
 
     def _decayed_peak(self, now: float) -> float:
+        if self._peak == 0.0:
+            return 0.0
         return self._peak * math.pow(0.5, max(0.0, now - self._peak_at) / PEAK_HALF_LIFE_S)
 
     def _set(self, tokens: float, now: float) -> None:

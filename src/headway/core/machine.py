@@ -28,6 +28,7 @@ from headway.core.model import (
     AttemptEnded,
     AttemptKind,
     AttemptStarted,
+    Batch,
     BudgetExhausted,
     CallDequeued,
     CallEnded,
@@ -38,6 +39,7 @@ from headway.core.model import (
     FailureClass,
     Finish,
     FirstToken,
+    Lock,
     Outcome,
     Rejection,
     RetryDenied,
@@ -59,6 +61,7 @@ from headway.core.place import (
     place_sole,
 )
 from headway.core.retry import RetryPlan, pay
+from headway.core.select import Candidate
 from headway.core.sending import cannot_finish, kind_of, open_attempt
 from headway.core.settle import first_token, settle
 from headway.core.snapshot import Route, Snapshot, TrafficClass
@@ -76,6 +79,7 @@ class Host(Parking, Protocol):
     """What a call needs of the engine."""
 
     world: World
+    lock: Lock
     quiet: frozenset[type[Event]]
     """Events that only a call's own sink wants."""
 
@@ -85,6 +89,14 @@ class Host(Parking, Protocol):
 
     def wake(self, waker: Waker) -> None:
         """Queue a wake-up for delivery after the lock is released."""
+        ...
+
+    def take(self) -> Batch | None:
+        """Under the lock: hand over the events and wake-ups of this turn."""
+        ...
+
+    def deliver(self, batch: Batch | None) -> None:
+        """Without the lock: deliver them."""
         ...
 
 
@@ -100,14 +112,14 @@ class CallMachine:
         "_host",
         "_is_cold_ok",
         "_is_expired",
-        "_plan",
+        "_planned",
         "_pool",
         "_sink",
+        "_stood",
         "_traffic",
         "attempts",
         "facts",
         "id",
-        "line",
         "retry_granted",
         "route",
         "running",
@@ -144,8 +156,8 @@ class CallMachine:
         self._traffic = snapshot.classes.get(facts.traffic_class or "", _NO_CLASS)
         self._deadline_at = min(facts.deadline_at, now + route.deadline.total_s)
         self._groups: tuple[Group, ...] | None = None
-        self._plan = RetryPlan()
-        self.line = Line(host, pool, is_sheddable=self._traffic.sheddable)
+        self._planned: RetryPlan | None = None
+        self._stood: Line | None = None
         self._finish: Finish | None = None
         self._committed: Attempt | None = None
         self._is_cold_ok = False
@@ -164,6 +176,25 @@ class CallMachine:
         """For the engine: hand the driver's waker over for delivery."""
         if self.waker is not None:
             self._host.wake(self.waker)
+
+    @property
+    def _plan(self) -> RetryPlan:
+        """Made when first asked for: most calls need none (see `_launch_usual`)."""
+        plan = self._planned
+        if plan is None:
+            plan = self._planned = RetryPlan()
+            if self.attempts:
+                plan.sent()
+        return plan
+
+    @property
+    def line(self) -> Line:
+        """Made when first asked for, too."""
+        line = self._stood
+        if line is None:
+            sheddable = self._traffic.sheddable
+            line = self._stood = Line(self._host, self._pool, is_sheddable=sheddable)
+        return line
 
     @property
     def wants_counts(self) -> bool:
@@ -188,6 +219,10 @@ class CallMachine:
             return self._give_up(Rejection("deadline"), now)
         if self._is_expired:
             return self._give_up(Rejection("policy_expired"), now)
+        if not self.attempts and self._stood is None:
+            usual = self._launch_usual(now)
+            if usual is not None:
+                return usual
         due = self._plan.next_up.at
         if now < due:
             return Wait(min(due, self._deadline_at), "backoff")
@@ -198,12 +233,18 @@ class CallMachine:
             return self._stop_waiting(self.line.ticket.obstacle, now)
         return self._launch(now)
 
+    def _launch_usual(self, now: float) -> Send | None:
+        """The first attempt where there is one endpoint, in good health, and no queue for it. None:
+        it takes a look at everything."""
+        if self._pool.queue.waiters:
+            return None
+        usual = place_sole(self._host.world, self.facts, self.route, self.snapshot)
+        if usual is None or usual.candidate is None:
+            return None
+        return self._open(usual, usual.candidate, AttemptKind.INITIAL, 0.0, now)
+
     def _launch(self, now: float) -> Action:
         plan = self._plan
-        if plan.last is None and self.line.ticket is None and not self._pool.queue.waiters:
-            usual = place_sole(self._host.world, self.facts, self.route, self.snapshot)
-            if usual is not None:
-                return self._send(usual, now)
         ahead = self.line.must_join(self.facts.priority)
         if ahead:
             return self._stand(ahead, now)
@@ -261,15 +302,26 @@ class CallMachine:
         if self._host.world.blocks:
             self._host.world.begin_trial(candidate.endpoint, now)
         scheduled = self._plan.sent()
+        kind = kind or kind_of(scheduled, placement)
+        return self._open(placement, candidate, kind, scheduled.backoff_s, now)
+
+    def _open(
+        self,
+        placement: Placement,
+        candidate: Candidate,
+        kind: AttemptKind,
+        backoff_s: float,
+        now: float,
+    ) -> Send:
         self.attempts += 1
         attempt = open_attempt(
             placement,
             candidate,
-            facts,
+            self.facts,
             self.route,
             number=self.attempts,
-            kind=kind or kind_of(scheduled, placement),
-            backoff_s=scheduled.backoff_s,
+            kind=kind,
+            backoff_s=backoff_s,
             deadline_at=self._deadline_at,
             now=now,
         )
@@ -343,7 +395,7 @@ class CallMachine:
         return self._face(placement, now)
 
     def _leave_line(self, now: float) -> None:
-        waited = self.line.leave(now)
+        waited = None if self._stood is None else self._stood.leave(now)
         if waited is not None:
             self._emit(CallDequeued, self.id, self.facts.priority, waited, now)
 
@@ -459,6 +511,7 @@ class CallMachine:
             self._pool,
             deadline_at=self._deadline_at,
             has_alternative=lambda: has_alternative(world, self._request(), now),
+            soonest=lambda: place(world, self._request(retry_same=True), now).until - now,
             rng=world.rng,
             now=now,
         )

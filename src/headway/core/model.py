@@ -48,6 +48,7 @@ class Lock(Protocol):
 class FailureClass(enum.StrEnum):
     """How an attempt ended. `quirks.classify` maps the wire to these."""
 
+    __hash__ = str.__hash__  # the enum's own is written in Python, and this keys `TRAITS`
     OK = "ok"
     RATE_LIMITED = "rate_limited"
     QUOTA_EXHAUSTED = "quota_exhausted"
@@ -221,6 +222,9 @@ class CallFacts:
     """The task's own cap on attempts beyond the first of each call; None: no task, no cap."""
     route: str | None = None
     """A route named by the caller, instead of matching by model."""
+    resend: int = 0
+    """Requests of this call that the caller's SDK has sent before this one: attempts of the same
+    call, which are counted on."""
     delegated: bool = False
     """The caller's SDK runs the retry loop (no policy configured): one attempt per call here, and
     `Call.retry_granted` says whether the budget lets the SDK go on."""

@@ -126,6 +126,7 @@ class RetryPlan:
         *,
         deadline_at: float,
         has_alternative: Callable[[], bool],
+        soonest: Callable[[], float],
         rng: Rng,
         now: float,
     ) -> str:
@@ -137,7 +138,7 @@ class RetryPlan:
             window = snapshot.endpoints[attempt.endpoint_id].max_context_tokens
             self.min_context = max(self.min_context, window or max(1, facts.prompt_tokens))
         self.tried |= {attempt.endpoint_id}
-        delay = self._delay_s(outcome, facts, route, has_alternative, rng)
+        delay = self._delay_s(outcome, facts, route, has_alternative, soonest, rng)
         if delay is None:
             return "hint" if usable_hint(outcome.retry_after_s) else "breaker"
         if now + delay >= deadline_at:
@@ -170,6 +171,7 @@ class RetryPlan:
         facts: CallFacts,
         route: Route,
         has_alternative: Callable[[], bool],
+        soonest: Callable[[], float],
         rng: Rng,
     ) -> float | None:
         if not facts.delegated and not facts.pinned_to and has_alternative():
@@ -179,7 +181,10 @@ class RetryPlan:
             return None
         hint = usable_hint(outcome.retry_after_s)
         if hint is not None:
-            # The endpoint's own cool-down, widened by jitter, holds the send back after this.
+            # The endpoint's own cool-down, widened by jitter, holds the send back after this. One
+            # that failed before it may be back sooner.
+            if not facts.delegated:
+                hint = min(hint, max(0.0, soonest()))
             return hint if hint <= HINT_WAIT_MAX_S else None
         return backoff_s(route.retry, self._retries, rng)
 

@@ -44,8 +44,8 @@ def open_attempt(
         state.rpm.charge(1.0, now)
         state.tpm.charge(facts.prompt_tokens + route.expected_output_tokens, now)
     return Attempt(
-        number=number,
-        kind=kind,
+        number=facts.resend + number,
+        kind=AttemptKind.RETRY if facts.resend and kind is AttemptKind.INITIAL else kind,
         endpoint_id=candidate.endpoint.id,
         model=candidate.model,
         started_at=now,

@@ -138,12 +138,13 @@ def _learn_success(
     uncached = attempt.planned_uncached_tokens
     if outcome.input_tokens is not None and outcome.cached_tokens is not None:
         uncached = max(0, outcome.input_tokens - outcome.cached_tokens)
-    planned = planned_latency_s(state.endpoint, pool, uncached, output)
-    is_compared = route.sole is None or state.endpoint.profile is not None
-    if is_compared or outcome.output_tokens is not None:
+    if route.sole is None or state.endpoint.profile is not None:
+        # Alone and without a plan it could only be compared with itself.
+        planned = planned_latency_s(state.endpoint, pool, uncached, output)
         pool.observe_call(seconds, output)
-    if is_compared:  # alone and without a plan it could only be compared with itself
         state.observe_latency(seconds, planned if planned is not None else seconds, now)
+    elif outcome.output_tokens is not None:
+        pool.observe_call(seconds, output)
     if route.affinity.key and (facts.session is not None or facts.prefix):
         world.affinity.remember(
             facts.session, facts.prefix, facts.prompt_tokens, attempt.endpoint_id, now
@@ -197,7 +198,8 @@ def _learn_failure(
         state.put_out(attempt.model, now + NOT_FOUND_S, "not_found")
     elif kind is FailureClass.RATE_LIMITED or (health is not Health.NOTHING and hint is not None):
         _cool_down(world, facts, state, attempt, hint, now, emit)
-    if kind in _OVERLOAD and state.limit.on_overload(inflight, state.call_time_s, now):
+    # Soft: the caller's own deadline was short, which says nothing of how much the endpoint carries.
+    if kind in _OVERLOAD and not outcome.soft and state.limit.on_overload(inflight, state.call_time_s, now):
         limit = state.limit.limit
         emit(LimitChanged(attempt.endpoint_id, INFINITY if limit is None else limit, now))
     if health is not Health.NOTHING:

@@ -311,8 +311,9 @@ class Snapshot:
     where there are no hints to go stale."""
     pass_through: bool = False
     """True for the built-in policy: unknown models go to the one endpoint under their own name."""
-    has_timed_prices: bool = field(init=False, default=False, compare=False)
-    """Some endpoint is priced by GPU-hour: its calls share its time out among them."""
+    counts_calls: bool = field(init=False, default=False, repr=False, compare=False)
+    """Every call is accounted for, whether or not anybody looks: an endpoint is priced by GPU-hour,
+    so that its calls share out its time, or a route is only observed."""
     _by_model: Mapping[str, tuple[Route, ...]] = field(init=False, repr=False, compare=False)
     _wildcards: tuple[Route, ...] = field(init=False, repr=False, compare=False)
     _by_name: Mapping[str, Route] = field(init=False, repr=False, compare=False)
@@ -336,7 +337,8 @@ class Snapshot:
             e.price is not None and e.price.per_gpu_hour is not None
             for e in self.endpoints.values()
         )
-        object.__setattr__(self, "has_timed_prices", timed)
+        observed = any(route.mode == "observe" for route in self.routes)
+        object.__setattr__(self, "counts_calls", timed or observed)
 
     def route_for(
         self,

@@ -26,6 +26,8 @@ STATIC_TTL_S = 3600.0
 """How long a compiled price lives: an application may run genai-prices' own updater."""
 DATED_TTL_S = 60.0
 """The same for prices that depend on the date or the time of day."""
+LOAD_WAIT_S = 5.0
+"""Loading takes 0.4 s of CPU; a fork is held up no longer than this for it."""
 
 
 class Market:
@@ -65,6 +67,12 @@ class Market:
             self.load()
             self._done.wait()
 
+    def before_fork(self) -> None:
+        """Let the loading thread finish: a child would inherit the import locks that it holds, and
+        wait for them for ever."""
+        if self._loader_pid == os.getpid() and not self.loaded:
+            self._done.wait(LOAD_WAIT_S)
+
     def _load(self) -> None:
         _import_prices()
         with self._lock:
@@ -95,6 +103,8 @@ class Market:
 
 
 MARKET = Market()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=MARKET.before_fork)
 
 
 def _import_prices() -> bool:

@@ -57,6 +57,7 @@ RESET_BUCKETS: tuple[tuple[str, str], ...] = (
 _RELEVANT = frozenset(
     name.encode()
     for name in (
+        "content-encoding",
         "content-type",
         "date",
         "retry-after",

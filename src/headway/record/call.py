@@ -1,3 +1,4 @@
+# long: one account, from opening to settlement
 """The account of one call: what every attempt did, what it cost, and how much of that was wasted.
 
 `CallRecord.sink` is what to hand to `Engine.begin`. The transport fills in what it read of
@@ -16,7 +17,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headway.core.model import (
     Attempt,
@@ -34,16 +35,15 @@ from headway.core.model import (
     Sink,
 )
 from headway.core.snapshot import Endpoint
-from headway.cost import UNKNOWN, ZERO, Cost, Pricer, add, worst_source
+from headway.cost import UNKNOWN, ZERO, Cost, add, worst_source
 from headway.record.attempt import NOT_BILLED, AttemptRecord, price_attempt, usage_to_price
-from headway.record.busy import BusyTime
-from headway.record.observed import ObservedCalls
 from headway.task.ledger import Settlement
-from headway.task.scope import current_scope
 
 if TYPE_CHECKING:
     from headway.core.call import Call
     from headway.core.snapshot import Snapshot
+    from headway.record.books import Books
+    from headway.record.watching import CallWatch
     from headway.task.task import Task
 
 logger = logging.getLogger("headway")
@@ -54,78 +54,14 @@ _lock = threading.Lock()
 """Held for a flag test or to add an attempt: shorter than a lock per call takes to make."""
 
 
-class CallWatch(Protocol):
-    """Telemetry's view of one call."""
-
-    def on_event(self, record: CallRecord, event: Event) -> None:
-        """Something happened; the record has taken it in already (but is not yet settled)."""
-        ...
-
-    def settled(self, record: CallRecord) -> None:
-        """Costs stand; nothing more will happen."""
-        ...
-
-    def sending(self, record: CallRecord, attempt: AttemptRecord) -> AbstractContextManager[None]:
-        """The attempt's span is current inside."""
-        ...
-
-    def propagation_headers(self, record: CallRecord, attempt: AttemptRecord) -> dict[str, str]:
-        """Trace headers to send along, if so configured."""
-        ...
-
-
-class CallObserver(Protocol):
-    """Telemetry, as far as calls are concerned."""
-
-    def watch(self, record: CallRecord, /) -> CallWatch | None:
-        """Watch this call. None when nobody looks (no provider is set up): then it costs
-        nothing."""
-        ...
-
-
-class Books:
-    """What the accounting of a router's calls needs: a price list and an observer. Thread-safe.
-
-    `mode` is the router's: "observe" for calls whose route says nothing else."""
-
-    def __init__(
-        self,
-        *,
-        pricer: Pricer | None = None,
-        observer: CallObserver | None = None,
-        mode: str = "enforce",
-    ) -> None:
-        self.pricer = pricer if pricer is not None else Pricer()
-        self.observer = observer
-        self.mode = mode
-        self.observed = ObservedCalls()
-        self._busy: dict[str, BusyTime] = {}
-
-    def open_call(self, facts: CallFacts, now: float) -> CallRecord:
-        """Begin the account of a call in the current task and trace context.
-
-        Fills in what the task knows (`facts.task_id`, `task_name`, `deadline_at`,
-        `allowance`). Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the
-        task forbids the call."""
-        task = current_scope().task
-        if task is not None:
-            task._open_call(facts)
-        return CallRecord(self, facts, task, now)
-
-    def busy(self, endpoint_id: str) -> BusyTime:
-        """The concurrency meter of an endpoint that is priced by GPU-hour."""
-        busy = self._busy.get(endpoint_id)
-        return busy if busy is not None else self._busy.setdefault(endpoint_id, BusyTime())
-
-
 class CallRecord:
     """The account of one call. Made by `Books.open_call`; set `call` once the engine has begun
     it."""
 
     __slots__ = (
-        "_attempts_made", "_books", "_cost", "_settling", "_watch", "attempts", "call", "deferred",
-        "denied_by", "ended", "ended_at", "facts", "outcome", "queue_wait_s", "rejection",
-        "settlement", "started_at", "task", "winner",
+        "_attempts_before", "_attempts_made", "_books", "_cost", "_held", "_settling", "_watch",
+        "attempts", "call", "deferred", "denied_by", "ended", "ended_at", "facts", "outcome",
+        "queue_wait_s", "rejection", "runs_at", "settlement", "started_at", "task", "winner",
     )  # fmt: skip
 
     def __init__(self, books: Books, facts: CallFacts, task: Task | None, now: float) -> None:
@@ -148,7 +84,11 @@ class CallRecord:
         self.deferred = False
         """Over, but waiting for the price list."""
         self.settlement = _NOTHING
+        self.runs_at: Endpoint | None = None
+        """Where every attempt goes, whatever is decided: observed calls only."""
+        self._attempts_before = 0
         self._attempts_made = 0
+        self._held = False
         self._cost: Cost | None = None
         self._settling = False
         self._watch: CallWatch | None = None
@@ -170,9 +110,11 @@ class CallRecord:
         return self.task is not None or self._watch is not None
 
     def sink(self, snapshot: Snapshot) -> Sink | None:
-        """`on_event`, to hand to `Engine.begin`; None when nobody looks, nor is any endpoint's time
-        shared out among all its calls."""
-        return self.on_event if self.wants_usage or snapshot.has_timed_prices else None
+        """`on_event`, to hand to `Engine.begin`; None when neither anybody looks at this call, nor
+        is it among those that are counted anyway."""
+        if self.wants_usage or snapshot.counts_calls or self._books.mode == "observe":
+            return self.on_event
+        return None
 
     @property
     def settled(self) -> bool:
@@ -229,6 +171,23 @@ class CallRecord:
             self._unwatch(problem)
             return {}
 
+    def hold(self) -> None:
+        """Whatever its attempts come to, the call isn't over before `release`."""
+        self._held = True
+
+    def release(self) -> None:
+        """It is over once its attempts are."""
+        self._held = False
+        self._settle_if_over()
+
+    def go_on(self, facts: CallFacts, call: Call) -> None:
+        """There are more attempts to come, of the same call."""
+        self.facts = facts
+        self.call = call
+        self.ended = False
+        self.ended_at = self.winner = self.outcome = self.denied_by = None
+        self._attempts_before = len(self.attempts)
+
     def discard(self) -> None:
         """The request turned out not to be managed (no route matches): it never was a call."""
         if self._settling:
@@ -248,8 +207,7 @@ class CallRecord:
                 self._watch.on_event(self, event)
             except Exception as problem:  # noqa: BLE001
                 self._unwatch(problem)
-        if self.ended and not self._settling and self._is_over():
-            self._settle_once()
+        self._settle_if_over()
 
     # ----------------------------------------------------------------- taking events in
 
@@ -296,7 +254,7 @@ class CallRecord:
             self.winner = self.attempts[-1]
             self.outcome = self.winner.outcome or event.outcome
         self.ended_at = event.at
-        self._attempts_made = event.attempts
+        self._attempts_made = self._attempts_before + event.attempts
         self.ended = True
 
     def _is_over(self) -> bool:
@@ -305,6 +263,10 @@ class CallRecord:
         )
 
     # ----------------------------------------------------------------- settling
+
+    def _settle_if_over(self) -> None:
+        if self.ended and not self._held and not self._settling and self._is_over():
+            self._settle_once()
 
     def _settle_once(self) -> None:
         with _lock:
@@ -370,13 +332,13 @@ class CallRecord:
             if usage is not None:
                 tokens_in += usage.input_tokens or 0
                 tokens_out += usage.output_tokens or 0
-        if not self.attempts and self.is_observed:
-            unknown = 1  # refused in thought only: what was sent and spent is not known here
         self.settlement = Settlement(by_source, unknown, wasted, tokens_in, tokens_out, total)
         # Nothing sent, nothing spent: a refusal here is known to cost 0.
         self._cost = UNKNOWN if unknown and not total else Cost(total, source)
 
     def _endpoint(self, endpoint_id: str) -> Endpoint:
+        if self.runs_at is not None:
+            return self.runs_at
         if self.call is not None:
             endpoint = self.call.snapshot.endpoints.get(endpoint_id)
             if endpoint is not None:

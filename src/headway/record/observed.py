@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from headway.core.model import FailureClass
+from headway.core.retry import ATTEMPTS_DEFAULT
 
 if TYPE_CHECKING:
     from headway.record.call import CallRecord
@@ -40,10 +41,17 @@ def elsewhere(record: CallRecord) -> str | None:
 
 
 def would_retry(record: CallRecord) -> bool:
-    """Whether an observed call failed and would have been attempted again."""
-    outcome = record.outcome
+    """Whether an observed call failed and would have been attempted again, once more than the SDK
+    did by itself."""
+    call, outcome = record.call, record.outcome
+    if call is None:
+        return False
+    bounds = (call.route.retry.attempts_max, record.facts.attempts_max, ATTEMPTS_DEFAULT)
+    attempts_max = next(bound for bound in bounds if bound is not None)
     return (
         outcome is not None
+        and record.rejection is None
+        and len(record.attempts) < attempts_max
         and outcome.kind not in (FailureClass.OK, FailureClass.CANCELLED)
         and record.winner is not None
         and record.denied_by is None

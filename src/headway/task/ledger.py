@@ -73,11 +73,11 @@ class Ledger:
         self.lock = parent.lock
         self.limits_spending = self.limits_spending or parent.limits_spending
 
-    def open_call(self) -> tuple[str, Ledger] | None:
+    def open_call(self, *, is_exempt: bool = False) -> tuple[str, Ledger] | None:
         """Count one more call, or name the cap (and whose) that forbids it; then nothing
-        changes."""
+        changes. Exempt: no cap forbids it."""
         with self.lock:
-            ledger: Ledger | None = self
+            ledger: Ledger | None = None if is_exempt else self
             while ledger is not None:
                 reached = ledger._reached_cap()
                 if reached is not None:
@@ -89,6 +89,15 @@ class Ledger:
                 ledger.open_calls += 1
                 ledger = ledger.parent
         return None
+
+    def reopen_call(self) -> None:
+        """A call that was settled goes on after all."""
+        with self.lock:
+            ledger: Ledger | None = self
+            while ledger is not None:
+                ledger.open_calls += 1
+                ledger.settled_calls -= 1
+                ledger = ledger.parent
 
     def discard_call(self) -> None:
         """The call turned out not to be one of ours."""

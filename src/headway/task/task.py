@@ -24,6 +24,7 @@ from headway.task.left_open import settle_abandoned, track, untrack
 from headway.task.observe import load_observers, tell
 from headway.task.scope import CallOptions, Scope, current_scope, enter_scope, leave_scope
 from headway.task.spec import Clock, TaskSpec
+from headway.task.unanswered import settle_unanswered
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -185,26 +186,33 @@ class Task(Figures):
 
     # ----------------------------------------------------------------- the account
 
-    def _open_call(self, facts: CallFacts) -> None:
+    def _open_call(
+        self, facts: CallFacts, *, is_exempt: bool = False, is_open: bool = False
+    ) -> None:
         """Count a call in, and tell `facts` what the task knows. Raises before anything is spent.
 
         `TaskLimitExceeded` (`reason` "max_cost", "max_calls" or "max_tokens") or
-        `DeadlineExceeded`."""
+        `DeadlineExceeded`; an exempt call is only counted. A request that the SDK sends again is
+        no new call; `is_open` says that its call was never settled."""
         settle_abandoned()
         if self.deadline_at != INFINITY:
             late_s = self.clock() - self.deadline_at
-            if late_s >= 0:
+            if late_s >= 0 and not is_exempt:
                 raise DeadlineExceeded(
                     f"The deadline of task {self.name!r} passed {late_s:.3g} s ago."
                 )
             facts.deadline_at = min(facts.deadline_at, self.deadline_at)
         ledger = self._ledger
-        if ledger.limits_spending:
-            self._settled()
-        reached = ledger.open_call()
-        if reached is not None:
-            cap, limited = reached
-            raise TaskLimitExceeded(limited.explain(cap), reason=cap)
+        if facts.resend:
+            if not is_open:
+                ledger.reopen_call()
+        else:
+            if ledger.limits_spending:
+                self._settled()
+            reached = ledger.open_call(is_exempt=is_exempt)
+            if reached is not None:
+                cap, limited = reached
+                raise TaskLimitExceeded(limited.explain(cap), reason=cap)
         if facts.task_id is None:
             facts.task_id = self.id
         if facts.task_name is None:
@@ -292,6 +300,7 @@ class Task(Figures):
         """End the task: `problem` is the exception that escaped its block, if one did."""
         if self.phase is not Phase.OPEN:
             return
+        settle_unanswered(self)
         if problem is not None:
             self.error_type = type(problem).__qualname__
             # What went wrong after the application said "success" outweighs it; its "failure"

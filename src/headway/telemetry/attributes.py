@@ -167,9 +167,7 @@ def _observed(record: CallRecord) -> SpanAttributes:
 
 def call_error(record: CallRecord) -> str | None:
     """error.type of a call that finally failed; None for success and for a caller who gave up."""
-    if record.rejection is not None and record.is_observed:
-        return None  # it was not refused, and how it ended is not known here
-    if record.rejection is not None:
+    if record.rejection is not None and not record.is_observed:
         return record.rejection.reason
     outcome = record.outcome
     if outcome is None or outcome.kind is FailureClass.OK:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from headway.telemetry.names import SCOPE
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer, TracerProvider
 
 log = logging.getLogger("headway")
+
+ProviderT = TypeVar("ProviderT")
 
 _STAND_INS = frozenset({
     "ProxyTracerProvider", "NoOpTracerProvider", "DefaultTracerProvider",
@@ -55,7 +57,7 @@ def _current_tracer_provider() -> Callable[[], TracerProvider] | None:
         return None
     from opentelemetry.trace import get_tracer_provider
 
-    return get_tracer_provider
+    return _asked_once("opentelemetry.trace", "_TRACER_PROVIDER", get_tracer_provider)
 
 
 @cache
@@ -64,7 +66,27 @@ def _current_meter_provider() -> Callable[[], MeterProvider] | None:
         return None
     from opentelemetry.metrics import get_meter_provider
 
-    return get_meter_provider
+    return _asked_once("opentelemetry.metrics._internal", "_METER_PROVIDER", get_meter_provider)
+
+
+def _asked_once(
+    module: str, variable: str, ask: Callable[[], ProviderT]
+) -> Callable[[], ProviderT]:
+    """`ask`, less its look at the environment in every call as long as no provider is set.
+
+    It is asked once: then a provider that the environment names is set. Afterwards it is enough to
+    look where the API keeps the provider, if that is still where it was when this was written.
+    """
+    keeper = vars(import_module(module))
+    if variable not in keeper:
+        return ask
+    stand_in = ask()
+
+    def current() -> ProviderT:
+        provider: ProviderT | None = keeper.get(variable)
+        return stand_in if provider is None else provider
+
+    return current
 
 
 def is_stand_in(provider: object) -> bool:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from headway.core.model import (
-    AttemptStarted,
     BreakerChanged,
     BudgetExhausted,
     CallRejected,
@@ -219,9 +218,6 @@ class Telemetry(TaskObserver):
         if started:
             self.events.emit(n.SHED_STARTED, {n.SHED_REASON: event.rejection.reason})
 
-    def _sent(self, event: AttemptStarted) -> None:
-        self._calm(event.at)
-
     def _calm(self, at: float) -> None:
         if self._shed_at is not None and at - self._shed_at >= SHED_QUIET_S:
             self._shed_at = None
@@ -290,5 +286,4 @@ _ACT: dict[type, Callable[[Telemetry, Any], None]] = {
     PolicyRejected: Telemetry._refused,
     PolicyStale: Telemetry._stale,
     CallRejected: Telemetry._shed,
-    AttemptStarted: Telemetry._sent,
 }

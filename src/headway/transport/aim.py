@@ -88,7 +88,9 @@ def _is_secret(parameter: str) -> bool:
 class Target:
     """One endpoint as seen from one client."""
 
-    __slots__ = ("_urls", "azure", "base", "endpoint", "headers", "origin", "own", "same_origin")
+    __slots__ = (
+        "_urls", "azure", "base", "endpoint", "headers", "is_plain", "origin", "own", "same_origin",
+    )  # fmt: skip
 
     def __init__(self, endpoint: Endpoint, home: Home) -> None:
         url = home.family.URL(endpoint.base_url)
@@ -110,6 +112,10 @@ class Target:
             (name.encode("ascii"), value.encode("utf-8"))
             for name, value in endpoint.headers.items()
         )
+        self.is_plain = self.own and not (
+            self.headers or endpoint.params_drop or endpoint.params_rename or endpoint.params_set
+        )
+        """The client's own endpoint, and the document asks for no change to what is sent there."""
         self._urls: dict[tuple[str, str, str], tuple[httpx2.URL, bytes]] = {}
 
     def url(self, home: Home, place: Place, model: str) -> tuple[httpx2.URL, bytes]:

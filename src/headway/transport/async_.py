@@ -105,8 +105,6 @@ class AsyncTransport:
     async def _observe(self, flight: Flight) -> httpx2.Response:
         """Send what the plain client sends, and watch what becomes of it."""
         trial = flight.observed()
-        if trial is None:
-            return await self._forward(flight.request)
         await self._send(flight, trial, None)
         return flight.present(trial)
 

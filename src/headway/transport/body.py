@@ -163,7 +163,8 @@ def peek(body: bytes, surface: str = "chat") -> BodyFacts:
         else:
             if hits and not _settle(body, hits, members, "" if inline_n else surface):
                 return _peek_parsed(body, surface, facts)
-    _fill(facts, members, surface)
+    if members:
+        _fill(facts, members, surface)
     prompt_bytes = len(body) - facts.prompt_start - inline_bytes
     facts.prompt_tokens_estimate = max(0, prompt_bytes) // BYTES_PER_TOKEN + inline_n * IMAGE_TOKENS
     return facts

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
-from headway.core.model import CallFacts
+from headway.core.engine import route_of
+from headway.core.model import CallFacts, Rejection
 from headway.errors import DeadlineExceeded, TaskLimitExceeded
-from headway.task import current_scope
+from headway.task import current_scope, unanswered
 from headway.transport import body as bodies
 from headway.transport.aim import Aim, Shot
-from headway.transport.flight import Flight, Intake
+from headway.transport.flight import Flight, Intake, sends_before
 from headway.transport.home import Place
 from headway.transport.redirects import HOP
 from headway.transport.surfaces import Surface, classify_request, refine
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     import httpx2
 
     from headway.core.snapshot import Endpoint, Snapshot
+    from headway.record import CallRecord
+    from headway.task.unanswered import Unanswered
     from headway.transport.home import Home
     from headway.transport.ports import CallHost
 
@@ -132,28 +135,68 @@ class Desk:
         Raises `TaskLimitExceeded` and `DeadlineExceeded` where the task can't carry it.
         """
         host = self.host
+        earlier = self._earlier(arrival.request)
         intake = self._intake(arrival)
         if intake is None:
+            if earlier is not None:
+                earlier.close()
             return None
+        facts = intake.facts
+        if earlier is not None:
+            facts.resend = max(earlier.sent + 1, len(earlier.record.attempts))
         host.ensure_started()
-        try:
-            record = host.open_call(intake.facts)
-        except (TaskLimitExceeded, DeadlineExceeded) as refusal:
-            if host.mode == "observe":
-                return None  # the plain client knows no caps
-            refusal.request = intake.request
-            raise
+        record = self._account(intake, earlier)
+        if record is None:
+            return None
         call = host.engine.begin(
-            intake.facts,
+            facts,
             host.clock(),
             wall_now=host.wall_clock(),
             sink=record.sink(host.engine.snapshot),
         )
-        if call is None:
+        if earlier is not None and earlier.is_open:
+            if call is None:
+                earlier.close()
+                return None
+            earlier.is_open = False
+            record.go_on(facts, call)
+        elif call is None:
             record.discard()
             return None
-        record.call = call
+        else:
+            record.call = call
         return Flight(self, intake, record, call, mode=call.route.mode or host.mode)
+
+    def _earlier(self, request: httpx2.Request) -> Unanswered | None:
+        """The failed request of the same call that the SDK sends again with this one."""
+        found = unanswered.take()
+        if found is None:
+            return None
+        if found.sender is self and found.sent + 1 == sends_before(request):
+            return found
+        found.close()
+        return None
+
+    def _account(self, intake: Intake, earlier: Unanswered | None) -> CallRecord | None:
+        """The account of the call: its own, or the one it goes on with. None: no route matches."""
+        host, facts = self.host, intake.facts
+        open_record = earlier.record if earlier is not None and earlier.is_open else None
+        try:
+            return host.open_call(facts, earlier=open_record)
+        except (TaskLimitExceeded, DeadlineExceeded) as refusal:
+            route = route_of(host.engine.snapshot, facts)
+            if route is not None and (route.mode or host.mode) == "observe":
+                # The plain client knows no caps: it is only told what they would have done.
+                record = host.open_call(facts, earlier=open_record, is_exempt=True)
+                reason = refusal.reason if isinstance(refusal, TaskLimitExceeded) else "deadline"
+                record.rejection = Rejection(reason)
+                return record
+            if earlier is not None:
+                earlier.close()
+            if route is None:
+                return None
+            refusal.request = intake.request
+            raise
 
     def _intake(self, arrival: Arrival) -> Intake | None:
         request, surface = arrival.request, arrival.surface

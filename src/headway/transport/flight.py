@@ -10,8 +10,12 @@ from headway.core.model import INFINITY, Attempt, CallFacts, Finish, Outcome, Se
 from headway.core.snapshot import Endpoint
 from headway.credentials import CredentialUnavailable
 from headway.errors import DeadlineExceeded, rejection_error, upstream_error
+from headway.task import unanswered
+from headway.task.unanswered import Unanswered
 from headway.transport import body as bodies
 from headway.transport.aim import Shot, limited
+from headway.transport.bystander import Bystander, Watcher
+from headway.transport.disguise import is_disguised, unmasked
 from headway.transport.keys import credential_refused
 from headway.transport.limits import Limits
 from headway.transport.redirects import HOP, forbidden
@@ -48,6 +52,7 @@ class Flight:
 
     __slots__ = (
         "_extensions",
+        "_is_left",
         "body",
         "body_facts",
         "call",
@@ -63,6 +68,7 @@ class Flight:
         "surface",
         "timeouts",
         "trials",
+        "watcher",
     )
 
     def __init__(
@@ -79,17 +85,24 @@ class Flight:
         self.facts = intake.facts
         self.record = record
         self.call = call
+        self.watcher: Watcher = call
+        """Who is told what becomes of attempts."""
         self.is_observed = mode == "observe"
         self.is_delegated = intake.facts.delegated and not self.is_observed
         self.timeouts = desk.timeouts
         self.trials: dict[int, Trial] = {}
         self._extensions: dict[str, Any] = intake.request.extensions
+        self._is_left = False
+        if self.is_delegated or self.is_observed:
+            record.hold()  # the SDK may send it again, and it would be the same call
+        if self.is_observed:
+            record.runs_at = self._own_endpoint()
 
     # -- an attempt
 
-    def trial(self, attempt: Attempt) -> Trial:
+    def trial(self, attempt: Attempt, endpoint: Endpoint | None = None) -> Trial:
         """Begin the books of an attempt that is about to be sent."""
-        endpoint = self.call.snapshot.endpoints[attempt.endpoint_id]
+        endpoint = endpoint or self.call.snapshot.endpoints[attempt.endpoint_id]
         record = self.record.attempt(attempt)
         injected = not self.is_observed and self._asks_for_usage(endpoint)
         record.usage_injected = injected
@@ -115,6 +128,16 @@ class Flight:
             return self.request
         endpoint, attempt = trial.endpoint, trial.attempt
         is_same = attempt.model == self.facts.model
+        target = self.desk.aim.target(endpoint)
+        extra_headers = self.record.propagation_headers(attempt)
+        extensions = self._extensions
+        if trial.limits.until != INFINITY:
+            extensions = limited(extensions, trial.limits)
+        if is_same and target.is_plain and not (secret or extra_headers or trial.injected):
+            # The usual case with one endpoint: nobody asks for a change.
+            self.request.extensions = extensions
+            trial.request = self.request
+            return self.request
         body = bodies.rewrite(
             self.body,
             self.body_facts,
@@ -127,19 +150,12 @@ class Flight:
         shot = Shot(
             body=None if body is self.body else body,
             secret=secret,
-            extra_headers=self.record.propagation_headers(attempt),
+            extra_headers=extra_headers,
             plain_encoding=self.facts.stream,
             other_model=not is_same,
         )
         trial.request = self.desk.aim.request(
-            self.request,
-            self.desk.aim.target(endpoint),
-            self.place,
-            attempt.model,
-            shot,
-            limited(self._extensions, trial.limits)
-            if trial.limits.until != INFINITY
-            else self._extensions,
+            self.request, target, self.place, attempt.model, shot, extensions
         )
         return trial.request
 
@@ -176,23 +192,28 @@ class Flight:
             return False
         return trial.outcome is None or not trial.outcome.free_retry
 
-    def observed(self) -> Trial | None:
-        """Observing: the attempt that would be made now, for the books; None: none would be.
+    def observed(self) -> Trial:
+        """Observing: the attempt that would be made now, for the books; where none would be, one
+        that only they are told of.
 
-        The request goes where the plain client sends it. What comes of it is learned only if that
-        is where it would have gone.
+        The request goes where the plain client sends it, and costs what it costs there. What comes
+        of it is learned only if that is where it would have gone.
         """
+        own = self.record.runs_at
+        assert own is not None
         action = self.call.next_action(self.clock())
-        if not isinstance(action, Send):
-            self.abandon()
-            return None
-        trial = self.trial(action.attempt)
+        if isinstance(action, Send):
+            trial = self.trial(action.attempt)
+            trial.is_elsewhere = own is not trial.endpoint
+            return trial
+        self.call.cancel(self.clock())
+        bystander = Bystander(self.record, self.call, self.facts, own, self.clock())
+        self.watcher = bystander
+        return self.trial(bystander.attempt, own)
+
+    def _own_endpoint(self) -> Endpoint:
         own = self.call.snapshot.endpoints.get(self.desk.own_endpoint() or "")
-        if own is None:
-            own = Endpoint(id="default", base_url=self.desk.home.base_url)
-        trial.is_elsewhere = own is not trial.endpoint
-        trial.record.endpoint = own  # what it costs is decided where it ran
-        return trial
+        return own or Endpoint(id="default", base_url=self.desk.home.base_url)
 
     # -- what attempts teach this side
 
@@ -218,11 +239,11 @@ class Flight:
 
     def present(self, trial: Trial) -> httpx2.Response:
         """The response the application gets, or raises what it gets instead."""
-        response = (
-            self._plain_answer(trial)
-            if self.is_delegated or self.is_observed
-            else self._answer(trial)
-        )
+        if self.is_delegated or self.is_observed:
+            self._leave_to_sdk(trial)
+            response = self._plain_answer(trial)
+        else:
+            response = self._answer(trial)
         if trial.state is not State.OPEN:
             self.forget()
         return response
@@ -239,11 +260,29 @@ class Flight:
         assert response is not None
         if 300 <= response.status_code < 400:
             response = forbidden(self.desk.home.family, response, trial.endpoint)
+        elif is_disguised(trial):
+            response = unmasked(trial)
         self._stamp(response, trial)
         return response
 
+    def _leave_to_sdk(self, trial: Trial) -> None:
+        """The call is over, unless the SDK sends it again: which it does not say."""
+        if not (self._is_granted and _is_retried_by_sdk(trial)):
+            self.record.release()
+            return
+        sent = sends_before(self.request)
+        is_open = sent + 1 < (self.facts.attempts_max or 1)
+        unanswered.leave(Unanswered(self.record, self.desk, sent, is_open=is_open))
+        self._is_left = True
+        if not is_open:
+            self.record.release()
+
+    @property
+    def _is_granted(self) -> bool:
+        return self.is_observed or self.call.retry_granted
+
     def _plain_answer(self, trial: Trial) -> httpx2.Response:
-        granted = self.is_observed or self.call.retry_granted
+        granted = self._is_granted
         if trial.error is not None:
             if granted:
                 raise trial.error
@@ -301,7 +340,27 @@ class Flight:
 
     def abandon(self) -> None:
         """The caller gave up, or something that is not ours to judge came up."""
-        self.call.cancel(self.clock())
+        self.watcher.cancel(self.clock())
+        if not self._is_left:
+            self.record.release()
+
+
+def sends_before(request: httpx2.Request) -> int:
+    """How often the SDK says that it has sent a request before."""
+    count = request.headers.get("x-stainless-retry-count", "")
+    return int(count) if count.isdecimal() else 0
+
+
+def _is_retried_by_sdk(trial: Trial) -> bool:
+    """Whether the SDK sends a request again that came to this, if it has attempts left."""
+    if trial.error is not None:
+        return True
+    response = trial.response
+    assert response is not None
+    told = trial.headers.get("x-should-retry")
+    if told in ("true", "false"):
+        return told == "true" and response.status_code >= 400
+    return response.status_code in (408, 409, 429) or response.status_code >= 500
 
 
 _STAMPED_PLAIN = frozenset(

@@ -22,11 +22,12 @@ Step = tuple[bytes, BaseException | None]
 class Handover:
     """The rules by which a watched stream goes on and ends. One per response handed over."""
 
-    __slots__ = ("_feed", "_is_observed", "_observer", "_surface", "limits", "trial")
+    __slots__ = ("_feed", "_is_bounded", "_is_observed", "_observer", "_surface", "limits", "trial")
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.limits = trial.limits
+        self._is_bounded = trial.limits.is_bounded
         self._observer = trial.observer
         self._feed = trial.feed if trial.observer is not None else bytes
         self._is_observed = trial.flight.is_observed
@@ -41,9 +42,10 @@ class Handover:
         before = observer.content_events
         out = self._feed(chunk)
         if observer.content_events != before:
-            self.limits.progressed()
+            if self._is_bounded:
+                self.limits.progressed()
             if not before and trial.transparent:
-                trial.flight.call.on_first_token(trial.attempt, trial.flight.clock())
+                trial.flight.watcher.on_first_token(trial.attempt, trial.flight.clock())
         if observer.done:
             self.limits.drain()
         if self._is_observed:

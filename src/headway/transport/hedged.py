@@ -151,20 +151,25 @@ async def fly_tasks(flight: Flight, attempt: Callable[[Flight, Trial], Awaitable
                 trial.closed()
             bell.set()
 
+    cut_short: BaseException | None = None
     try:
         async with anyio.create_task_group() as group:
             scopes: list[tuple[Trial, anyio.CancelScope]] = []
-            while finish is None and not errors:
-                bell = anyio.Event()
-                action = call.next_action(flight.clock())
-                if isinstance(action, Finish):
-                    finish = action
-                elif isinstance(action, Send):
-                    trial, scope = flight.trial(action.attempt), anyio.CancelScope()
-                    scopes.append((trial, scope))
-                    group.start_soon(run, trial, scope)
-                else:
-                    await asleep(call, bell, action.until - flight.clock())
+            try:
+                while finish is None and not errors:
+                    bell = anyio.Event()
+                    action = call.next_action(flight.clock())
+                    if isinstance(action, Finish):
+                        finish = action
+                    elif isinstance(action, Send):
+                        trial, scope = flight.trial(action.attempt), anyio.CancelScope()
+                        scopes.append((trial, scope))
+                        group.start_soon(run, trial, scope)
+                    else:
+                        await asleep(call, bell, action.until - flight.clock())
+            except BaseException as exc:
+                cut_short = exc
+                raise
             for trial, scope in scopes:
                 if not trial.is_winner:
                     scope.cancel()
@@ -172,6 +177,9 @@ async def fly_tasks(flight: Flight, attempt: Callable[[Flight, Trial], Awaitable
         if len(several.exceptions) == 1:
             raise several.exceptions[0] from None
         raise
+    if cut_short is not None:
+        # The group takes a cancellation that meets one of its own scopes' for its own: it is not.
+        raise cut_short
     if errors:
         raise errors[0]
     assert finish is not None

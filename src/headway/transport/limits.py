@@ -37,6 +37,7 @@ class Limits:
         "drain_by",
         "first_token_by",
         "idle_s",
+        "is_bounded",
         "progress_at",
     )
 
@@ -45,6 +46,8 @@ class Limits:
         self.deadline_at = attempt.deadline_at
         self.first_token_by = attempt.first_token_by
         self.idle_s = attempt.idle_s
+        self.is_bounded = not (self.deadline_at == self.first_token_by == self.idle_s == INFINITY)
+        """False: there is nothing to keep time for, and the clock need not be read."""
         self.progress_at: float | None = None
         """When content last came; None before the first."""
         self.drain_by: float | None = None
@@ -84,7 +87,8 @@ class Limits:
 
     def progressed(self) -> None:
         """Content came."""
-        self.progress_at = self._clock()
+        if self.is_bounded:
+            self.progress_at = self._clock()
 
     def drain(self) -> None:
         """Nothing of interest follows: wait for the end only this long."""
@@ -93,7 +97,8 @@ class Limits:
 
     def handed_over(self) -> None:
         """The application has a chunk, and isn't reading."""
-        self._left_at = self._clock()
+        if self.is_bounded:
+            self._left_at = self._clock()
 
     def resumed(self) -> None:
         """The application reads again: its own time doesn't count as the server's silence."""

@@ -30,10 +30,13 @@ class CallHost(Protocol):
     pins: PinMap
     """Where stored objects live."""
 
-    def open_call(self, facts: CallFacts) -> CallRecord:
-        """Start the accounts of a call, in the current task.
+    def open_call(
+        self, facts: CallFacts, *, earlier: CallRecord | None = None, is_exempt: bool = False
+    ) -> CallRecord:
+        """Start the accounts of a call, in the current task, or go on with the `earlier` ones.
 
-        Raises `TaskLimitExceeded` or `DeadlineExceeded` where the task can't carry another call.
+        Raises `TaskLimitExceeded` or `DeadlineExceeded` where the task can't carry another call;
+        an exempt call is only counted.
         """
         ...
 

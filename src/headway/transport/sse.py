@@ -156,7 +156,7 @@ class StreamObserver:
         self._hits += 1
         sink = template.sink
         if sink is not None and self._partial.room:
-            self._keep(sink, chunk[template.start : template.end])
+            self._keep(sink, template.text)
         return template.without_usage(chunk) if template.cut_size else chunk
 
     def finish(self) -> bytes:
@@ -290,7 +290,7 @@ class StreamObserver:
                 self.events += 1
                 self._hits += 1
                 if template.sink is not None and self._partial.room:
-                    self._keep(template.sink, raw[template.start : template.end])
+                    self._keep(template.sink, template.text)
                 if template is not self._templates[0]:
                     self._templates.remove(template)
                     self._templates.insert(0, template)

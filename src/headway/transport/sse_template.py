@@ -32,6 +32,10 @@ Hole = tuple[bytes, int, int]
 class Template:
     """The fixed parts of a content chunk, and the kind of the hole after each."""
 
+    begun: bytes
+    """All before the content, as it stood in the chunk learned from: a stream's `created` seldom
+    changes, so this mostly saves looking at the holes."""
+    begun_size: int
     before: tuple[Hole, ...]
     """Holes before the content."""
     head: bytes
@@ -48,21 +52,25 @@ class Template:
     """0: nothing to hide."""
     sink: bytearray | None
     """Where the content belongs in the partial answer, as JSON string text; None: nowhere."""
-    start: int = 0
     end: int = 0
-    """The content's span after a match."""
+    """Where the content ends, after a match."""
+    text: bytes = b""
+    """The content, after a match."""
 
     def match(self, buf: bytes, pos: int) -> int:
         """The end of the event that stands at `pos` of `buf`, or -1 if it has another shape."""
-        for literal, size, kind in self.before:
-            if not buf.startswith(literal, pos):
+        if buf.startswith(self.begun, pos):
+            pos += self.begun_size
+        else:
+            for literal, size, kind in self.before:
+                if not buf.startswith(literal, pos):
+                    return -1
+                pos = _hole_end(buf, pos + size, kind)
+                if pos < 0:
+                    return -1
+            if not buf.startswith(self.head, pos):
                 return -1
-            pos = _hole_end(buf, pos + size, kind)
-            if pos < 0:
-                return -1
-        if not buf.startswith(self.head, pos):
-            return -1
-        pos += self.head_size
+            pos += self.head_size
         end = buf.find(b'"', pos)
         text = buf[pos:end]
         # Nearly every token is a word with a space before it; anything else goes by pattern.
@@ -70,7 +78,8 @@ class Template:
             end = _string_end(buf, pos)
             if end <= pos:
                 return -1
-        self.start = pos
+            text = buf[pos:end]
+        self.text = text
         self.end = pos = end
         for literal, size, kind in self.after:
             if not buf.startswith(literal, pos):
@@ -125,7 +134,10 @@ def learn(event: bytes, leaf: str, *, sink: bytearray | None, hide_usage: bool) 
             return None
         cut_size = end - start
     head = literals[content_at]
+    begun = event[: spans[content_at][0]]
     return Template(
+        begun=begun,
+        begun_size=len(begun),
         before=tuple(holes[:content_at]),
         head=head,
         head_size=len(head),

@@ -106,8 +106,6 @@ class Transport:
     def _observe(self, flight: Flight) -> httpx2.Response:
         """Send what the plain client sends, and watch what becomes of it."""
         trial = flight.observed()
-        if trial is None:
-            return self._forward(flight.request)
         self._send(flight, trial, None)
         return flight.present(trial)
 

@@ -1,3 +1,4 @@
+# long: one state machine, to be read in one sitting
 """One attempt at a call, from the send to the end of its body. Knows no sockets and no event loop.
 
     send ─▶ arrived ─┬─▶ READ   body kept whole, then judged ─────────────▶ WHOLE | FAILED
@@ -118,7 +119,7 @@ class Trial:
         self.request: httpx2.Request | None = None
         self.response: httpx2.Response | None = None
         self.headers: dict[str, str] = {}
-        """The reply's, by lower-case name."""
+        """The reply's, by lower-case name, as far as anything here reads them."""
         self.error: BaseException | None = None
         self.outcome: Outcome | None = None
         self.observer: StreamObserver | None = None
@@ -155,11 +156,7 @@ class Trial:
         """The head of the reply is there; `state` says what to do with its body."""
         self.response = response
         self.record.status = response.status_code
-        # Plain text once: looking a name up in the http library's headers costs microseconds.
-        self.headers = headers = {
-            name.decode("latin-1").lower(): value.decode("latin-1")
-            for name, value in response.headers.raw
-        }
+        self.headers = headers = quirks.relevant_headers(response.headers.raw)
         if response.is_closed:
             headers.pop("content-encoding", None)
         notes.server(self)
@@ -300,7 +297,7 @@ class Trial:
                 plain,
                 surface=flight.facts.surface,
                 wall_now=wall_now,
-                counted=flight.call.wants_counts,
+                counted=flight.is_observed or flight.call.wants_counts,
             )
         notes.reply(self, facts, plain)
         if outcome.kind is FailureClass.OK:
@@ -312,7 +309,7 @@ class Trial:
     def _open(self) -> None:
         now = self.flight.clock()
         self.limits.progressed()
-        won = self.flight.call.on_first_token(self.attempt, now)
+        won = self.flight.watcher.on_first_token(self.attempt, now)
         self.state = State.OPEN if won else State.LOST
         if not won:
             self.report(CANCELLED)
@@ -393,9 +390,10 @@ class Trial:
         if self.is_elsewhere:
             outcome = outcome._replace(free_retry=True)  # it says nothing about that endpoint
         flight = self.flight
-        flight.call.on_outcome(self.attempt, outcome, flight.clock())
+        flight.watcher.on_outcome(self.attempt, outcome, flight.clock())
         if flight.is_observed:
-            flight.abandon()  # a retry that the call may have scheduled is not made
+            # A retry that the call may have scheduled is not made.
+            flight.watcher.cancel(flight.clock())
 
     def body(self) -> bytes:
         """All that was kept of a reply."""

@@ -36,6 +36,7 @@ class WatchedStream:
     ) -> None:
         self._trial = trial
         self._handover = Handover(trial)
+        self._passed = self._handover.passed
         self._source = source
         self._chunks = chunks
         self._is_over = False
@@ -43,15 +44,18 @@ class WatchedStream:
 
     def __iter__(self) -> Iterator[bytes]:
         limits = self._handover.limits
+        is_bounded = limits.is_bounded
         held = self._trial.held()
         if held:
             limits.handed_over()
             yield held
         while not self._is_over:
-            limits.resumed()
+            if is_bounded:
+                limits.resumed()
             out, error = self._step()
             if out:
-                limits.handed_over()
+                if is_bounded:
+                    limits.handed_over()
                 yield out
             if error is not None:
                 raise error
@@ -69,8 +73,9 @@ class WatchedStream:
             self._is_over = True
             self._trial.closed()
             raise
-        step = self._handover.passed(chunk)
-        self._is_over = step[1] is not None
+        step = self._passed(chunk)
+        if step[1] is not None:
+            self._is_over = True
         return step
 
     def close(self) -> None:
@@ -88,6 +93,7 @@ class WatchedStream:
         finally:
             self._trial.release()
             self._trial.flight.forget()
+            self._trial.response = None  # which holds this stream
             self._source.close()
 
     def _drain(self) -> None:
@@ -123,24 +129,30 @@ class AsyncWatchedStream:
     ) -> None:
         self._trial = trial
         self._handover = Handover(trial)
+        self._passed = self._handover.passed
         self._source = source
         self._chunks = chunks
         self._loop = loop
-        self._needs_timer = not trial.reads_are_limited and not trial.flight.is_observed
+        self._needs_timer = (
+            trial.limits.is_bounded and not trial.reads_are_limited and not trial.flight.is_observed
+        )
         self._is_over = False
         self._is_closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         limits = self._handover.limits
+        is_bounded = limits.is_bounded
         held = self._trial.held()
         if held:
             limits.handed_over()
             yield held
         while not self._is_over:
-            limits.resumed()
+            if is_bounded:
+                limits.resumed()
             out, error = await self._step()
             if out:
-                limits.handed_over()
+                if is_bounded:
+                    limits.handed_over()
                 yield out
             if error is not None:
                 raise error
@@ -162,8 +174,9 @@ class AsyncWatchedStream:
             self._is_over = True
             self._trial.closed()
             raise
-        step = self._handover.passed(chunk)
-        self._is_over = step[1] is not None
+        step = self._passed(chunk)
+        if step[1] is not None:
+            self._is_over = True
         return step
 
     async def aclose(self) -> None:
@@ -178,6 +191,7 @@ class AsyncWatchedStream:
             self._trial.closed()
             self._trial.release()
             self._trial.flight.forget()
+            self._trial.response = None  # which holds this stream
             await self._source.aclose()
 
     async def _drain(self) -> None:
