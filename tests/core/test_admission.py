@@ -334,6 +334,18 @@ def test_how_long_is_too_long_is_half_of_the_oldest_waiters_own_limit() -> None:
     assert queue.grant(9.9) is patient
 
 
+def test_when_backed_up_the_tasks_that_are_spared_go_first() -> None:
+    """Of the calls that will wait in vain, as many as can be belong to the same tasks."""
+    spared, middle, shed = ranked(3)
+    old, new, lucky = ticket(task=middle), ticket(0, shed, at=1.0), ticket(0, spared, at=0.5)
+    also_lucky = ticket(0, spared, at=0.7)
+    queue = filled(old, lucky, also_lucky, new)
+
+    order = [queue.grant(1.5) for _ in range(4)]
+
+    assert order == [also_lucky, lucky, old, new]
+
+
 def test_turns_are_divided_six_three_one_between_the_bands() -> None:
     queue = WaitQueue()
     for _ in range(100):

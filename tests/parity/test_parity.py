@@ -25,7 +25,7 @@ from tests.parity.drivers import Run, run_async, run_sync, run_virtual
 from tests.parity.scripts import FIVE, MORE, Script
 
 SEED = 20_261_130
-QUICK_EXAMPLES = 150
+QUICK_EXAMPLES = 120
 ALL_EXAMPLES = 10_000
 TOLERANCE_S = 1.001 * SHORTEST_WAIT_S
 """A socket is never given less time than that, so a real deadline may be this late."""

@@ -443,7 +443,10 @@ class CallMachine:
             return self._committed is attempt
         attempt.first_token_at = now
         self._win(attempt)
-        first_token(self._host.world, self.facts, self._pool, attempt, now, self._emit_engine)
+        since = min(running.started_at for running in self.running)
+        first_token(
+            self._host.world, self.facts, self._pool, attempt, since, now, self._emit_engine
+        )
         self._emit(FirstToken, self.id, attempt, now - attempt.started_at, now)
         self._host.wake_next(self._pool, now)
         return True

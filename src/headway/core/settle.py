@@ -52,14 +52,24 @@ _OVERLOAD = frozenset(
 
 
 def first_token(
-    world: World, facts: CallFacts, pool: Pool, attempt: Attempt, now: float, emit: Emit
+    world: World,
+    facts: CallFacts,
+    pool: Pool,
+    attempt: Attempt,
+    since: float,
+    now: float,
+    emit: Emit,
 ) -> None:
-    """The attempt's first content arrived: the endpoint works, and a probe has its answer."""
+    """The attempt's first content arrived: the endpoint works, and a probe has its answer.
+
+    `since`: when the first of the attempts then running began. The hedge delay is learned from that
+    wait: by the hedges' own first tokens the slow calls would be missing from what is normal, and
+    the delay would shrink until the budget is gone on calls that need no hedge.
+    """
     state = world.states.get(attempt.endpoint_id)
     if state is None:
         return
-    ttft = now - attempt.started_at
-    pool.observe_ttft(ttft, facts.prompt_tokens)
+    pool.observe_ttft(now - since, facts.prompt_tokens)
     breaker = state.breaker(attempt.model, world.rng)
     breaker.proven = breaker.proven or breaker.state is State.CLOSED
     if world.blocks:
