@@ -266,6 +266,7 @@ def test_check_14_nothing_herds_at_three_quarters_of_the_capacity() -> None:
     assert quantile(steady, 0.99) <= 1.1 * quantile(blind, 0.99)
 
 
+@pytest.mark.slow
 def test_check_14_weights_wrong_by_two_are_put_right_by_own_evidence() -> None:
     right = {n: float(c) for n, c in CAPACITIES.items()}
     wrong = dict.fromkeys(CAPACITIES, 1.0)
@@ -331,6 +332,7 @@ def test_check_15_hedging_cuts_the_tail_for_a_twentieth_more() -> None:
     assert after <= 0.4 * before
 
 
+@pytest.mark.slow
 def test_check_15_when_everything_is_slow_hedges_stay_within_their_budget() -> None:
     """The delay follows the pool's own p95, so that a twentieth stays a twentieth."""
     fleet = hedging(stalls=0.0, browned_out=True)
@@ -383,6 +385,7 @@ def shedding(*, by_task: bool) -> tuple[float, float, float]:
     return mean(interactive), mean(background), done
 
 
+@pytest.mark.slow
 def test_check_17_interactive_calls_are_served_and_whole_tasks_survive() -> None:
     interactive, background, tasks = shedding(by_task=True)
     _, other, random_tasks = shedding(by_task=False)

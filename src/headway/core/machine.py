@@ -381,7 +381,6 @@ class CallMachine:
             self._leave_line(now)
             return self._launch_after_line(now)
         reason = self.line.refused
-        self._leave_line(now)
         if self._plan.last is not None:
             return self._surface(self._plan.last, "breaker", now)
         return self._give_up(Rejection(reason, self.route.admission.queue_timeout_s), now)
