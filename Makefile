@@ -9,7 +9,7 @@ DEV   := $(VENV)/.installed-dev
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real test test-slow check bench dropin mutation schema docs-tables api build clean
+.PHONY: help demo demo-real test test-slow parity check bench dropin mutation schema docs-tables api build clean
 
 help:                ## Show this list
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -32,6 +32,9 @@ test: $(DEV)         ## The quick test suite
 test-slow: $(DEV)    ## Long tests: simulation in virtual time, a million calls, soak
 	$(PY) -m pytest -m slow $(ARGS)
 
+parity: $(DEV)       ## 10,000 random scripts through the sync, the async and the virtual driver
+	$(PY) -m pytest -m slow tests/parity $(ARGS)
+
 check: $(DEV)        ## Lint, format, types (mypy and pyright, strict), import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -46,8 +49,7 @@ dropin: $(DEV)       ## openai-python's own tests, run against wrapped clients
 	$(PY) tests/dropin/run.py $(ARGS)
 
 mutation: $(DEV)     ## Mutation testing of the core
-	$(PY) -m pip install -q --group mutation
-	$(BIN)/mutmut run $(ARGS)
+	$(PY) scripts/mutate.py $(ARGS)
 
 schema: $(RUN)       ## Write docs/reference/policy.schema.json from the policy models
 	$(BIN)/headway policy schema > docs/reference/policy.schema.json

@@ -59,7 +59,7 @@ class RouterOptions(TypedDict, total=False):
     rng: Rng | None
 
 
-def wrap(
+def wrap(  # long: the checks of one public call
     client: ClientT,
     policy: PolicyArgument | Router | None = None,
     *,

@@ -491,13 +491,26 @@ def test_a_minute_is_clean_only_with_four_successes_behind_it() -> None:
     fail_probe(breaker, 10.0)  # k 2
     finish(breaker, GOOD, 30.0)  # the probe itself is not counted
     work(breaker, 31.0, times=3)
-    assert breaker.trips(1000.0) == 2
+    assert breaker.trips(200.0) == 2
 
-    work(breaker, 1000.0, times=1)
-    assert breaker.trips(1000.0) == 1
-    work(breaker, 1000.0, times=4)
+    work(breaker, 200.0, times=1)
+    assert breaker.trips(200.0) == 1
+    work(breaker, 200.0, times=4)
 
-    assert breaker.trips(1000.0) == 0
+    assert breaker.trips(200.0) == 0
+
+
+def test_five_minutes_without_a_failure_forgive_everything() -> None:
+    breaker = breaker_that_works()
+    trip(breaker, at=0.0)
+    fail_probe(breaker, 10.0)  # k 2
+    finish(breaker, GOOD, 30.0)
+    work(breaker, 31.0, times=3)
+    assert breaker.trips(400.0) == 2  # three successes are too few whatever the time
+
+    work(breaker, 31.0, times=1)
+    assert breaker.trips(329.0) == 1
+    assert breaker.trips(330.0) == 0
 
 
 def test_a_failure_ends_the_clean_minutes() -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from typing import Any
 
+import httpx2
 import pytest
 
 import headway
 from headway.core.model import AttemptKind, AttemptStarted
 from tests.e2e.fleet import Fleet, asay, in_threads, say
 from tests.e2e.replies import answer
-from tests.servers import ROLE, SSE, Seen, Server, chunk
+from tests.servers import ROLE, SSE, Seen, Server, chunk, completion
 
 PRICE = {"input_per_mtok": "2.50", "output_per_mtok": "10"}
 
@@ -110,3 +112,42 @@ def test_a_scope_turns_hedging_on_and_off(
 
     say(client)
     assert len(made.ended()) == 3
+
+
+class _SlowToClose(httpx2.SyncByteStream):
+    """A body that can be read once, and whose connection takes its time to go back."""
+
+    def __init__(self, body: bytes, iterated: list[int]) -> None:
+        self._body = body
+        self._iterated = iterated
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._iterated.append(1)
+        yield self._body
+
+    def close(self) -> None:
+        time.sleep(0.15)
+
+
+class _Transport(httpx2.BaseTransport):
+    def __init__(self) -> None:
+        self.iterated: list[int] = []
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        body = json.dumps(completion("Hello")).encode()
+        stream = _SlowToClose(body, self.iterated)
+        return httpx2.Response(200, headers={"content-type": "application/json"}, stream=stream)
+
+
+def test_an_answer_is_handed_over_only_when_its_thread_is_done_with_it(
+    fleet: Callable[..., Fleet],
+) -> None:
+    transport = _Transport()
+    urls = {"a": "http://127.0.0.1:1/v1", "b": "http://127.0.0.1:2/v1"}
+    # The call looks up at the hedge's instant, while the answer's thread still closes its stream.
+    made = fleet(urls, route=route(delay_ms=75))
+    client = made.client(http_client=httpx2.Client(transport=transport))
+
+    assert say(client) == "Hello"
+    assert len(transport.iterated) == 1
+    made.ended()

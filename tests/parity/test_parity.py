@@ -25,7 +25,7 @@ from tests.parity.drivers import Run, run_async, run_sync, run_virtual
 from tests.parity.scripts import FIVE, MORE, Script
 
 SEED = 20_261_130
-QUICK_EXAMPLES = 150
+QUICK_EXAMPLES = 120
 ALL_EXAMPLES = 10_000
 TOLERANCE_S = 1.001 * SHORTEST_WAIT_S
 """A socket is never given less time than that, so a real deadline may be this late."""
@@ -51,7 +51,8 @@ def check(script: Script, runner: asyncio.Runner) -> Run:
     for got, (kind, status) in zip(sync.results, virtual.results, strict=True):
         assert (got[0] == "ok") == (kind == "ok"), (got, kind)
         if got[0] == "error" and got[2] is not None:
-            assert got[2] == status
+            # A failure that came as a 200 surfaces under the status it should have had.
+            assert got[2] == (502 if status == 200 else status)
     return sync
 
 

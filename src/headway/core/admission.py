@@ -185,7 +185,7 @@ class WaitQueue:
         line = [t for t in waiting if t.band == band]
         oldest = line[0]
         backed_up = now - oldest.enqueued_at > (oldest.expires_at - oldest.enqueued_at) / 2.0
-        # Backed up, someone will wait in vain: the same tasks' calls again, and of equals the oldest.
+        # Backed up, someone waits in vain: the same tasks again, and of equals the oldest.
         chosen = min(reversed(line), key=lambda t: t.shed_rank) if backed_up else oldest
         chosen.granted = True
         return chosen

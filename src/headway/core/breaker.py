@@ -210,6 +210,8 @@ class Breaker:
         if self.state is not State.CLOSED or self._trips == 0:
             return self._trips
         minutes = int(max(0.0, now - self._clean_since) // CLEAN_S)
+        if minutes >= TRIPS_MAX and self._clean_successes >= CLEAN_SUCCESSES:
+            return 0  # long enough for any flapping to have shown, however rarely we call
         return max(0, self._trips - min(minutes, self._clean_successes // CLEAN_SUCCESSES))
 
     # -- inside

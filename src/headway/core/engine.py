@@ -1,3 +1,4 @@
+# long: one lock, one owner: what needs both stands together
 """The engine: the one mutable object of a process, and the only place that locks.
 
 It owns the current snapshot and the `World`, begins calls, swaps snapshots without losing what was
@@ -137,7 +138,7 @@ class Engine:
             snapshot = self._snapshot
             if snapshot.without_hints is not None:
                 snapshot = self._still_fresh(snapshot, wall_now)
-            route = _route_for(snapshot, facts)
+            route = route_of(snapshot, facts)
             if route is None:
                 return None
             if facts.pinned_to is not None and facts.pinned_to not in snapshot.endpoints:
@@ -168,10 +169,6 @@ class Engine:
                 state.reconfigure(endpoint, self.world.ceilings.get(endpoint_id))
         self._snapshot = faded
         return faded
-
-    def route_of(self, facts: CallFacts) -> Route | None:
-        """The route of the policy in force that a call with these facts takes."""
-        return _route_for(self._snapshot, facts)
 
     def _sweep(self, pool: Pool, pool_size: int, now: float) -> None:
         ejected, back = pool.ejector.sweep(pool_size, now)
@@ -266,7 +263,7 @@ class Engine:
         """Why A and not B, for a call with these facts, without sending anything."""
         with self.lock:
             snapshot, world = self._snapshot, self.world
-            route = _route_for(snapshot, facts)
+            route = route_of(snapshot, facts)
             if route is None:
                 return Explanation(None, "", None, 0, ())
             pool = world.pool(route, now)
@@ -383,7 +380,8 @@ class Engine:
             pool.queue.waiters.clear()
 
 
-def _route_for(snapshot: Snapshot, facts: CallFacts) -> Route | None:
+def route_of(snapshot: Snapshot, facts: CallFacts) -> Route | None:
+    """The route that such a call takes; None: it is not ours to manage."""
     if facts.route is not None:
         return snapshot.route_named(facts.route)
     return snapshot.route_for(

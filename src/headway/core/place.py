@@ -1,3 +1,4 @@
+# long: one decision, from filter to obstacle, to be read in one sitting
 """Placement: where a call may go now, or what it has to wait for.
 
 `place` filters a call's candidates group by group (its route's own endpoints, then each fallback),

@@ -208,7 +208,12 @@ def _learn_failure(
         state.put_out(attempt.model, now + NOT_FOUND_S, "not_found")
     elif kind is FailureClass.RATE_LIMITED or (health is not Health.NOTHING and hint is not None):
         _cool_down(world, facts, state, attempt, hint, now, emit)
-    if kind in _OVERLOAD and state.limit.on_overload(inflight, state.call_time_s, now):
+    # Soft: the caller's own deadline was short. That says nothing of what the endpoint carries.
+    if (
+        kind in _OVERLOAD
+        and not outcome.soft
+        and state.limit.on_overload(inflight, state.call_time_s, now)
+    ):
         limit = state.limit.limit
         emit(LimitChanged(attempt.endpoint_id, INFINITY if limit is None else limit, now))
     if health is not Health.NOTHING:

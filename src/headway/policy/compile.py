@@ -1,3 +1,4 @@
+# long: a document's blocks are compiled in the order in which they are written
 """From a checked document to the snapshot that decisions read.
 
 Milliseconds become seconds, blocks are laid over `defaults`, weights are normalised, and capacity

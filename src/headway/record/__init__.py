@@ -1,9 +1,11 @@
 """The accounting of calls: attempts, usage, cost, waste."""
 
 from headway.record.attempt import AttemptRecord
+from headway.record.books import Books
 from headway.record.busy import BusyTime
-from headway.record.call import Books, CallObserver, CallRecord, CallWatch
+from headway.record.call import CallRecord
 from headway.record.observed import ObservedCalls
+from headway.record.watching import CallObserver, CallWatch
 
 __all__ = [
     "AttemptRecord",

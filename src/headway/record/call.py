@@ -1,3 +1,4 @@
+# long: one account, from opening to settlement
 """The account of one call: what every attempt did, what it cost, and how much of that was wasted.
 
 `CallRecord.sink` is what to hand to `Engine.begin`. The transport fills in what it read of
@@ -16,7 +17,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headway.core.model import (
     Attempt,
@@ -34,16 +35,15 @@ from headway.core.model import (
     Sink,
 )
 from headway.core.snapshot import Endpoint
-from headway.cost import UNKNOWN, ZERO, Cost, Pricer, add, worst_source
+from headway.cost import UNKNOWN, ZERO, Cost, add, worst_source
 from headway.record.attempt import NOT_BILLED, AttemptRecord, price_attempt, usage_to_price
-from headway.record.busy import BusyTime
-from headway.record.observed import ObservedCalls
 from headway.task.ledger import Settlement
-from headway.task.scope import current_scope
 
 if TYPE_CHECKING:
     from headway.core.call import Call
     from headway.core.snapshot import Snapshot
+    from headway.record.books import Books
+    from headway.record.watching import CallWatch
     from headway.task.task import Task
 
 logger = logging.getLogger("headway")
@@ -52,78 +52,6 @@ _NO_SPAN: AbstractContextManager[None] = nullcontext()
 _NOTHING = Settlement({}, 0, ZERO, 0, 0)
 _lock = threading.Lock()
 """Held for a flag test or to add an attempt: shorter than a lock per call takes to make."""
-
-
-class CallWatch(Protocol):
-    """Telemetry's view of one call."""
-
-    def on_event(self, record: CallRecord, event: Event) -> None:
-        """Something happened; the record has taken it in already (but is not yet settled)."""
-        ...
-
-    def settled(self, record: CallRecord) -> None:
-        """Costs stand; nothing more will happen."""
-        ...
-
-    def sending(self, record: CallRecord, attempt: AttemptRecord) -> AbstractContextManager[None]:
-        """The attempt's span is current inside."""
-        ...
-
-    def propagation_headers(self, record: CallRecord, attempt: AttemptRecord) -> dict[str, str]:
-        """Trace headers to send along, if so configured."""
-        ...
-
-
-class CallObserver(Protocol):
-    """Telemetry, as far as calls are concerned."""
-
-    def watch(self, record: CallRecord, /) -> CallWatch | None:
-        """Watch this call. None when nobody looks (no provider is set up): then it costs
-        nothing."""
-        ...
-
-
-class Books:
-    """What the accounting of a router's calls needs: a price list and an observer. Thread-safe.
-
-    `mode` is the router's: "observe" for calls whose route says nothing else."""
-
-    def __init__(
-        self,
-        *,
-        pricer: Pricer | None = None,
-        observer: CallObserver | None = None,
-        mode: str = "enforce",
-    ) -> None:
-        self.pricer = pricer if pricer is not None else Pricer()
-        self.observer = observer
-        self.mode = mode
-        self.observed = ObservedCalls()
-        self._busy: dict[str, BusyTime] = {}
-
-    def open_call(
-        self,
-        facts: CallFacts,
-        now: float,
-        *,
-        earlier: CallRecord | None = None,
-        is_exempt: bool = False,
-    ) -> CallRecord:
-        """Begin the account of a call in the current task and trace context, or go on with an
-        `earlier` one (see `headway.task.unanswered`).
-
-        Fills in what the task knows (`facts.task_id`, `task_name`, `deadline_at`,
-        `allowance`). Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the
-        task forbids the call; none forbids an exempt one."""
-        task = current_scope().task if earlier is None else earlier.task
-        if task is not None:
-            task._open_call(facts, is_exempt=is_exempt, is_open=earlier is not None)
-        return CallRecord(self, facts, task, now) if earlier is None else earlier
-
-    def busy(self, endpoint_id: str) -> BusyTime:
-        """The concurrency meter of an endpoint that is priced by GPU-hour."""
-        busy = self._busy.get(endpoint_id)
-        return busy if busy is not None else self._busy.setdefault(endpoint_id, BusyTime())
 
 
 class CallRecord:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, NamedTuple
 
+from headway.core.engine import route_of
 from headway.core.model import CallFacts, Rejection
 from headway.errors import DeadlineExceeded, TaskLimitExceeded
 from headway.task import current_scope, unanswered
@@ -183,7 +184,7 @@ class Desk:
         try:
             return host.open_call(facts, earlier=open_record)
         except (TaskLimitExceeded, DeadlineExceeded) as refusal:
-            route = host.engine.route_of(facts)
+            route = route_of(host.engine.snapshot, facts)
             if route is not None and (route.mode or host.mode) == "observe":
                 # The plain client knows no caps: it is only told what they would have done.
                 record = host.open_call(facts, earlier=open_record, is_exempt=True)

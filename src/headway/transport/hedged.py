@@ -44,6 +44,11 @@ def fly_threads(flight: Flight, attempt: Callable[[Flight, Trial], None]) -> Fin
             bell.clear()
             action = call.next_action(flight.clock())
             if isinstance(action, Finish):
+                # The call is decided within a report; the thread that made it may still be at the
+                # response: giving back the connection, putting the body in its place.
+                for thread in running:
+                    if thread.trial.attempt is action.attempt:
+                        thread.join()
                 return action
             if isinstance(action, Send):
                 trial = flight.trial(action.attempt)
@@ -89,9 +94,16 @@ class _Thread:
         self._bell = bell
         self._holds_slot = _threads.acquire(blocking=False)
         context = contextvars.copy_context()
-        threading.Thread(
+        self._thread = threading.Thread(
             target=context.run, args=(self._run,), name="headway-attempt", daemon=True
-        ).start()
+        )
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until it is done with its attempt; raises what it raised."""
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
 
     def _run(self) -> None:
         try:

@@ -1,3 +1,4 @@
+# long: one state machine, to be read in one sitting
 """One attempt at a call, from the send to the end of its body. Knows no sockets and no event loop.
 
     send ─▶ arrived ─┬─▶ READ   body kept whole, then judged ─────────────▶ WHOLE | FAILED
