@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from headway.core.engine import Engine, NoLock
+from headway.core.engine import Engine, NoLock, route_of
 from headway.core.model import (
     AttemptEnded,
     AttemptStarted,
@@ -580,12 +580,12 @@ def test_a_retry_made_outside_is_paid_by_the_models_pool_or_by_the_poorest() -> 
 
 
 def test_the_route_of_a_call_can_be_asked_for() -> None:
-    bench = Bench(snapshot([only("m", "one"), only("n", "two")]))
-    found = bench.engine.route_of(facts("n"))
+    policy = snapshot([only("m", "one"), only("n", "two")])
+    found = route_of(policy, facts("n"))
 
     assert found is not None
     assert found.name == "two"
-    assert bench.engine.route_of(facts("o")) is None
+    assert route_of(policy, facts("o")) is None
 
 
 # ---------------------------------------------------------------- hints that go stale
