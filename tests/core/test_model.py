@@ -7,7 +7,9 @@ import pytest
 from headway.core import model
 from headway.core.model import (
     CANCELLED,
+    DEADLINE_SILENT,
     EVENTS,
+    FIRST_TOKEN_LATE,
     OK,
     TRAITS,
     AttemptKind,
@@ -94,6 +96,17 @@ def test_an_outcome_assumes_that_the_model_ran_and_little_else() -> None:
     assert not outcome.soft
     assert not outcome.free_retry
     assert not Usage().estimated
+
+
+def test_what_drivers_report_of_their_own_limits() -> None:
+    late = FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN
+
+    assert Outcome(late, error_type="first_token_timeout") == FIRST_TOKEN_LATE
+    assert Outcome(late, error_type="deadline", soft=True) == DEADLINE_SILENT
+    assert (DEADLINE_PASSED.kind, DEADLINE_PASSED.error_type) == (
+        FailureClass.CANCELLED,
+        "deadline",
+    )
 
 
 def test_facts_assume_an_ordinary_call() -> None:
