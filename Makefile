@@ -49,8 +49,7 @@ dropin: $(DEV)       ## openai-python's own tests, run against wrapped clients
 	$(PY) tests/dropin/run.py $(ARGS)
 
 mutation: $(DEV)     ## Mutation testing of the core
-	$(PY) -m pip install -q --group mutation
-	$(BIN)/mutmut run $(ARGS)
+	$(PY) scripts/mutate.py $(ARGS)
 
 schema: $(RUN)       ## Write docs/reference/policy.schema.json from the policy models
 	$(BIN)/headway policy schema > docs/reference/policy.schema.json

@@ -178,6 +178,8 @@ class Fleet:
     results: list[Result] = field(default_factory=list[Result])
     read_timeout_s: float = 600.0
     """Where the policy sets no limit to the first token, the client's own read timeout does."""
+    hedges: list[float] = field(default_factory=list[float])
+    """When hedges were sent, where a test counts them."""
     waits_past_deadline: int = 0
     sends_past_deadline: int = 0
 

@@ -264,7 +264,7 @@ def test_check_7_a_flapping_endpoint_is_left_alone_longer_and_longer() -> None:
     assert min(reached) >= 80.0
     assert growing >= 0.95 * PROCESSES  # the others had a clean minute by chance
     # A caller so slow that it has not made sixteen calls there by then takes a little longer.
-    assert sum(s <= 360.0 for s in after_close) >= 0.99 * PROCESSES
+    assert max(after_close) <= 360.0
 
 
 # ---------------------------------------------------------------- 10: a black hole that fails fast

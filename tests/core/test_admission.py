@@ -74,7 +74,7 @@ def test_failures_of_one_call_time_are_one_piece_of_news() -> None:
     limit = ConcurrencyLimit(10.0)
 
     assert limit.on_overload(10, 8.0, now=0.0)
-    assert not limit.on_overload(10, 8.0, now=7.9)
+    assert limit.on_overload(10, 8.0, now=7.9) is False
     assert limit.limit == pytest.approx(7.0)
     assert limit.on_overload(10, 8.0, now=8.0)
 
@@ -156,6 +156,16 @@ def test_a_new_ceiling_replaces_an_untouched_one_and_cuts_a_learned_one() -> Non
     learned.reconfigure(3.0)
 
     assert learned.limit == 3.0
+
+
+def test_growth_stops_at_the_new_ceiling() -> None:
+    limit = ConcurrencyLimit(10.0)
+    limit.reconfigure(20.0)
+    limit.on_overload(20, 1.0, now=0.0)
+    for _ in range(500):
+        limit.on_success(20)
+
+    assert limit.limit == 20.0
 
 
 def test_a_ceiling_that_goes_away_leaves_what_was_learned() -> None:
@@ -318,13 +328,13 @@ def test_waiters_are_granted_in_the_order_they_came() -> None:
 
 
 def test_when_backed_up_the_newest_goes_first() -> None:
-    old, middle, new = ticket(at=0.0), ticket(at=0.5), ticket(at=1.0)
+    old, middle, new = ticket(at=100.0), ticket(at=100.5), ticket(at=101.0)
     queue = filled(old, middle, new)
 
-    assert queue.grant(1.0) is old  # exactly half of its limit: not yet
+    assert queue.grant(101.0) is old  # exactly half of its limit: not yet
     old.granted = False
-    assert queue.grant(1.01) is new
-    assert queue.grant(1.01) is middle
+    assert queue.grant(101.01) is new
+    assert queue.grant(101.01) is middle
 
 
 def test_how_long_is_too_long_is_half_of_the_oldest_waiters_own_limit() -> None:
@@ -332,6 +342,18 @@ def test_how_long_is_too_long_is_half_of_the_oldest_waiters_own_limit() -> None:
     queue = filled(patient, new)
 
     assert queue.grant(9.9) is patient
+
+
+def test_when_backed_up_the_tasks_that_are_spared_go_first() -> None:
+    """Of the calls that will wait in vain, as many as can be belong to the same tasks."""
+    spared, middle, shed = ranked(3)
+    old, new, lucky = ticket(task=middle), ticket(0, shed, at=1.0), ticket(0, spared, at=0.5)
+    also_lucky = ticket(0, spared, at=0.7)
+    queue = filled(old, lucky, also_lucky, new)
+
+    order = [queue.grant(1.5) for _ in range(4)]
+
+    assert order == [also_lucky, lucky, old, new]
 
 
 def test_turns_are_divided_six_three_one_between_the_bands() -> None:

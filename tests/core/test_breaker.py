@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from headway.core.breaker import (
     BUCKET_S,
-    BURST_MAX,
     CONSECUTIVE_MAX,
     RATIO_MIN_RESULTS,
     TRANSITIONS,
@@ -178,7 +177,7 @@ def test_an_endpoint_never_seen_to_work_opens_after_three_failures_of_any_kind()
 
 def test_a_burst_of_simultaneous_failures_is_one_event_until_the_fifth() -> None:
     breaker = breaker_that_works()
-    permits = [take(breaker, 1.0) for _ in range(BURST_MAX)]
+    permits = [take(breaker, 1.0) for _ in range(5)]
 
     for permit in permits[:4]:
         breaker.record(permit, HARD, 1.0, 1.5)
@@ -272,6 +271,18 @@ def test_mixed_evidence_is_hard_when_half_of_it_is(broken: int, is_hard: bool) -
     assert breaker.is_hard is is_hard
 
 
+def test_what_mostly_breaks_is_broken_even_if_it_works_in_between() -> None:
+    mostly_hard, mostly_soft = Breaker(Even()), Breaker(Even())
+    for health in (GOOD, GOOD, HARD, SOFT, GOOD, HARD, SOFT, GOOD, HARD, SOFT):
+        finish(mostly_hard, health, 1.0)
+    for health in (GOOD, GOOD, HARD, SOFT, GOOD, SOFT, SOFT, GOOD, HARD, SOFT):
+        finish(mostly_soft, health, 1.0)
+
+    assert mostly_hard.reason == mostly_soft.reason == "ratio"
+    assert mostly_hard.is_hard  # 3 of the 6 bad ones
+    assert not mostly_soft.is_hard
+
+
 def test_less_than_half_bad_never_opens_it() -> None:
     breaker = Breaker(Even())
 
@@ -347,6 +358,18 @@ def test_a_slow_answer_is_bad_but_proves_that_it_works() -> None:
     assert state_of(breaker) is State.CLOSED  # the row was broken
     for _ in range(6):
         breaker.record_slow(take(breaker, 1.0), 1.0)
+
+    assert state_of(breaker) is State.OPEN
+    assert not breaker.is_hard
+
+
+def test_what_broke_leaves_the_window_with_the_rest() -> None:
+    breaker = breaker_that_works()
+    for _ in range(2):
+        finish(breaker, HARD, 1.0)
+        finish(breaker, GOOD, 1.0)
+    for _ in range(10):
+        finish(breaker, SOFT, 200.0)
 
     assert state_of(breaker) is State.OPEN
     assert not breaker.is_hard

@@ -40,6 +40,7 @@ from tests.core.build import (
     Even,
     Extra,
     F,
+    Hand,
     endpoint,
     facts,
     profile,
@@ -129,6 +130,21 @@ def test_a_stream_that_breaks_after_its_first_token_is_not_moved() -> None:
     assert hand.finish(2.0).attempt is attempt
     assert bench.events[-1] == CallEnded(1, attempt, broken, 1, 2.0)
     assert denied(bench) == []
+
+
+def test_a_finished_call_lets_go_of_its_listener() -> None:
+    """The listener knows the call: kept, the two could only be freed by the garbage collector."""
+    bench = Bench(A)
+    call = bench.engine.begin(facts(stream=True), 0.0, sink=bench.events.append)
+    assert call is not None
+    hand = Hand(call, 0.0)
+    attempt = hand.send(0.0)
+    call.on_first_token(attempt, 0.5)
+    assert call._sink is not None
+    hand.end(attempt, DONE, 1.0)
+
+    assert hand.call._sink is None
+    assert type(bench.events[-1]).__name__ == "CallEnded"
 
 
 def test_only_the_first_report_of_an_attempt_counts() -> None:
@@ -436,6 +452,26 @@ def test_a_hint_longer_than_two_minutes_ends_the_call_and_cools_the_endpoint() -
     refused = bench.begin(0.5).refusal(0.5)
     assert (refused.reason, refused.retry_after_s) == ("throttled", 120.5)
     assert refused.detail == (("a", "throttled", 120.5),)
+
+
+def test_a_wait_that_another_call_was_told_of_is_long_or_short_from_now() -> None:
+    bench = Bench(A, rng=Even(0.0))
+    bench.prove("a", now=1000.0)
+    bench.serve(1000.0, throttled(200.0), takes=0.0, attempts_max=1)
+
+    assert bench.begin(1079.0).refusal(1079.0).retry_after_s == 121.0
+    assert bench.begin(1080.0).wait(1080.0, "throttled").until == 1200.0
+
+
+def test_the_refusal_names_the_soonest_that_may_be_back() -> None:
+    bench = Bench(AB, rng=Even(0.0))
+    bench.prove("a", "b", now=100.0)
+    for name, hint in (("a", 300.0), ("b", 200.0)):
+        bench.serve(100.0, throttled(hint), takes=0.0, pinned_to=name, attempts_max=1)
+    refused = bench.begin(110.0).refusal(110.0)
+
+    assert refused.retry_after_s == 190.0
+    assert refused.detail == (("a", "throttled", 290.0), ("b", "throttled", 190.0))
 
 
 def test_a_hint_of_exactly_two_minutes_is_waited_for() -> None:

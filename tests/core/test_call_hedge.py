@@ -104,6 +104,21 @@ def test_a_loser_that_finishes_after_all_changes_nothing() -> None:
     assert bench.of(AttemptEnded)[-1].result == "lost"
 
 
+@pytest.mark.parametrize("outcome", [BROKEN, DONE, CANCELLED])
+def test_a_loser_that_ends_while_the_winner_streams_changes_nothing(outcome: Outcome) -> None:
+    bench = hedging()
+    hand = bench.begin(stream=True)
+    first = hand.send(0.0)
+    second = hand.send(1.0)
+    hand.call.on_first_token(first, 1.5)
+    hand.end(second, outcome, 1.6)
+
+    assert hand.finish(1.6).attempt is first
+    assert bench.of(CallEnded)[-1].call_id != hand.call.id  # it still streams
+    hand.end(first, DONE, 9.0)
+    assert bench.of(CallEnded)[-1].winner is first
+
+
 def test_a_failed_first_attempt_leaves_the_hedge_to_bring_the_answer() -> None:
     bench = hedging()
     hand = both_running(bench)

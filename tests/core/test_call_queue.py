@@ -13,10 +13,12 @@ from headway.core.model import (
     CallQueued,
     CallRejected,
     Rejection,
+    RetryDenied,
     Wait,
 )
 from headway.core.snapshot import (
     AdmissionPolicy,
+    Capacity,
     DeadlinePolicy,
     Fallback,
     Match,
@@ -29,9 +31,11 @@ from tests.core.build import (
     Bench,
     Even,
     Hand,
+    endpoint,
     facts,
     route,
     snapshot,
+    throttled,
 )
 
 
@@ -248,6 +252,8 @@ def test_a_call_that_has_failed_before_surfaces_its_failure_instead_of_a_refusal
 
     busy.wait(0.25, "queue")
     assert busy.finish(0.45).attempt is attempt
+    assert bench.of(RetryDenied)[-1].reason == "breaker"
+    assert queued(bench) == 0
     assert bench.balance(0.45) == pytest.approx(3.1)  # its retry was never sent
 
 
@@ -264,6 +270,61 @@ def test_a_full_line_goes_to_the_fallback_at_once() -> None:
     in_line(bench)
 
     assert bench.begin(0.0).send(0.0).endpoint_id == "f"
+
+
+def test_a_full_fallback_is_waited_for_in_its_turn() -> None:
+    bench = Bench(
+        snapshot(
+            route(
+                {"a": 1},
+                fallback=[Fallback(endpoint="f")],
+                admission=AdmissionPolicy(max_inflight=1),
+            ),
+            [endpoint("f", capacity=Capacity(concurrency=1))],
+        )
+    )
+    bench.prove("a", "f")
+    bench.begin(0.0).send(0.0)
+    busy = bench.begin(0.0, pinned_to="f")
+    attempt = busy.send(0.0)
+    hand = bench.begin(0.0)
+    hand.wait(0.0, "queue")
+
+    assert hand.wait(2.0, "queue").until == 4.0
+    busy.end(attempt, DONE, 3.0)
+    assert hand.send(3.0).endpoint_id == "f"
+
+
+def test_a_full_fallback_is_waited_for_once() -> None:
+    bench = Bench(
+        snapshot(
+            route(
+                {"a": 1},
+                fallback=[Fallback(endpoint="f")],
+                admission=AdmissionPolicy(max_inflight=1),
+            ),
+            [endpoint("f", capacity=Capacity(concurrency=1))],
+        )
+    )
+    bench.prove("a", "f")
+    bench.begin(0.0).send(0.0)
+    bench.begin(0.0, pinned_to="f").send(0.0)
+    hand = bench.begin(0.0)
+    hand.wait(0.0, "queue")
+    hand.wait(2.0, "queue")
+
+    assert hand.refusal(4.0).reason == "queue_wait"
+    assert queued(bench) == 0
+
+
+def test_who_comes_up_and_finds_the_endpoint_asking_for_quiet_leaves_the_line() -> None:
+    bench, busy, attempt = full()
+    hand, _ = in_line(bench)
+    busy.end(attempt, throttled(1.0), 1.0)
+
+    assert hand.wait(1.0, "throttled").until > 2.0
+    assert queued(bench) == 0
+    assert bench.of(CallDequeued)
 
 
 def test_a_deadline_that_passes_in_line_ends_the_wait() -> None:

@@ -170,6 +170,33 @@ def test_the_second_time_it_is_left_out_twice_as_long_and_a_clean_interval_forgi
     assert ejector.sweep(6, 250.0) == ([("a", 280.0)], [])  # thirty seconds again
 
 
+def test_one_clean_interval_forgives_one_time_and_no_more() -> None:
+    ejector = ejector_at()
+    feed(ejector, one_bad())
+    ejector.sweep(6, 10.0)  # once
+    ejector.sweep(6, 40.0)
+    feed(ejector, one_bad())
+    ejector.sweep(6, 50.0)  # twice
+    ejector.sweep(6, 110.0)
+    feed(ejector, one_bad(rate=1.0))
+    ejector.sweep(6, 120.0)  # clean
+    feed(ejector, one_bad(), results=400)
+
+    assert ejector.sweep(6, 130.0) == ([("a", 190.0)], [])  # twice again: sixty seconds
+
+
+def test_an_interval_with_a_failure_forgives_nothing() -> None:
+    ejector = ejector_at()
+    feed(ejector, one_bad())
+    ejector.sweep(6, 10.0)
+    ejector.sweep(6, 40.0)
+    feed(ejector, {"a": 0.5}, results=2)
+    ejector.sweep(6, 50.0)
+    feed(ejector, one_bad(), results=400)
+
+    assert ejector.sweep(6, 60.0) == ([("a", 120.0)], [])
+
+
 def test_the_time_out_is_at_most_five_minutes() -> None:
     ejector, now = ejector_at(), 0.0
     longest = 0.0

@@ -26,6 +26,7 @@ from headway.core.snapshot import (
     Price,
     RetryPolicy,
     Route,
+    Snapshot,
     TrafficClass,
 )
 from headway.core.views import BreakerStatus
@@ -257,7 +258,9 @@ def test_ejected_and_readmitted_peers_are_told() -> None:
     for name in "abcdef":
         for _ in range(20):
             bench.world.pools["chat"].ejector.record(name, ok=name != "a")
-    bench.begin(10.0).call.cancel(10.0)
+    first = bench.begin(10.0)
+    assert len(bench.of(EndpointEjected)) == 1  # told as the call begins
+    first.call.cancel(10.0)
     bench.begin(40.0).call.cancel(40.0)
 
     assert bench.of(EndpointEjected) == [EndpointEjected("a", "success_rate", 40.0, 10.0)]
@@ -400,6 +403,7 @@ def test_status_says_what_this_process_knows_of_each_endpoint() -> None:
     assert b.breakers == (BreakerStatus("m", "open", "consecutive", 10.0, 1),)
     assert b.badness == 3.0
     assert (c.state, c.limit, c.breakers, c.out, c.residual) == ("draining", 7.0, (), (), None)
+    assert bench.engine.status(1.6)[0].out[0][2] == pytest.approx(3.0)
     assert bench.engine.status(4.7)[0].out == ()
 
 
@@ -440,6 +444,8 @@ def test_breaker_states_name_the_worst_of_an_endpoints_models() -> None:
     bench.begin(cooled, model="n").send(cooled)
 
     assert dict(bench.engine.breaker_states())["a"] == "half_open"
+    bench.kill("a", now=cooled)
+    assert dict(bench.engine.breaker_states())["a"] == "open"  # worse than half open
     untouched = Bench(AB)
     untouched.engine.status(0.0)
     assert dict(untouched.engine.breaker_states()) == {"a": "closed", "b": "closed"}
@@ -500,15 +506,143 @@ def test_explaining_changes_no_decision() -> None:
 
 
 def test_a_class_of_traffic_brings_its_rate_into_explanations() -> None:
+    dear = Price(input_per_mtok=Decimal(1000), output_per_mtok=Decimal(1000))
     bench = Bench(
         snapshot(
             AB,
-            [endpoint(n, profile=profile(1.0), price=PRICE) for n in "ab"],
+            [
+                endpoint("a", profile=profile(1.0), price=dear),
+                endpoint("b", profile=profile(1.0), price=PRICE),
+            ],
             classes={"gold": TrafficClass(usd_per_second=0.5)},
         )
     )
 
-    assert bench.engine.explain(facts(traffic_class="gold"), 0.0).candidates[0].share == 0.5
+    def share(**known: str) -> float:
+        return bench.engine.explain(facts(prompt_tokens=900, **known), 0.0).candidates[0].share
+
+    assert share() == 0.5
+    assert share(traffic_class="gold") < 0.3
+    assert share(traffic_class="unknown") == 0.5
+
+
+def test_endpoints_that_left_take_their_warmth_with_them() -> None:
+    bench = Bench(AB)
+    bench.prove("a", "b")
+    bench.serve(0.0, takes=0.0, session="s", pinned_to="a")
+    bench.engine.swap(snapshot(route({"b": 1}), version=2), 1.0)
+
+    assert len(bench.world.affinity) == 0
+
+
+def test_a_new_policys_budgets_and_hedges_hold_for_routes_that_stay() -> None:
+    bench = Bench(AB)
+    bench.begin(0.0).call.cancel(0.0)
+    retry = RetryPolicy(budget_capacity=1.5)
+    bench.engine.swap(snapshot(route({"a": 1, "b": 1}, retry=retry), version=2), 0.0)
+
+    assert bench.balance(0.0) == 1.5
+
+
+def test_a_sole_endpoint_has_no_peers_to_be_compared_with() -> None:
+    bench = Bench(route({"a": 1}))
+    bench.begin(0.0).call.cancel(0.0)
+    sweeps = bench.world.pools["chat"].ejector._swept_at
+    bench.begin(100.0).call.cancel(100.0)
+
+    assert bench.world.pools["chat"].ejector._swept_at == sweeps
+
+
+# ---------------------------------------------------------------- retries made outside
+
+
+def test_a_retry_made_outside_is_paid_by_the_models_pool_or_by_the_poorest() -> None:
+    bench = Bench(
+        snapshot(
+            [
+                only("m", "rich", retry=RetryPolicy(budget_start=3.0)),
+                only("n", "poor", retry=RetryPolicy(budget_start=1.0)),
+            ]
+        )
+    )
+    assert bench.engine.take_retry(0.0) is True  # nothing has run yet
+    assert bench.engine.take_retry(0.0, model="unknown") is True
+    bench.begin(0.0, model="m").call.cancel(0.0)
+    bench.begin(0.0, model="n").call.cancel(0.0)
+
+    assert bench.engine.take_retry(0.0, model="m") is True
+    assert bench.balance(0.0, "rich") == 2.0
+    assert bench.engine.take_retry(0.0) is True
+    assert (bench.balance(0.0, "rich"), bench.balance(0.0, "poor")) == (2.0, 0.0)
+    assert bench.engine.take_retry(0.0) is False
+    assert bench.engine.take_retry(0.0, model="n") is False
+    assert bench.engine.take_retry(0.0, model="m") is True
+
+
+def test_the_route_of_a_call_can_be_asked_for() -> None:
+    bench = Bench(snapshot([only("m", "one"), only("n", "two")]))
+    found = bench.engine.route_of(facts("n"))
+
+    assert found is not None
+    assert found.name == "two"
+    assert bench.engine.route_of(facts("o")) is None
+
+
+# ---------------------------------------------------------------- hints that go stale
+
+
+def test_past_its_fresh_time_a_policy_is_used_without_its_load_hints() -> None:
+    described = endpoint("a", profile=profile(1.0), load=0.9)
+    plain = snapshot(route({"a": 1}), [endpoint("a", profile=profile(1.0), load=0.5)])
+    hinted = replace(
+        snapshot(route({"a": 1}), [described]), fresh_until=1000.0, without_hints=plain
+    )
+    bench = Bench(hinted)
+    bench.prove("a")
+
+    def begin(wall_now: float) -> Snapshot:
+        call = bench.engine.begin(facts(), 0.0, wall_now=wall_now)
+        assert call is not None
+        return call.snapshot
+
+    assert begin(1000.0) is hinted
+    assert bench.state("a").endpoint is described
+    assert begin(1000.1) is plain
+    assert bench.engine.snapshot is plain
+    assert bench.state("a").endpoint.planned_load == 0.5
+
+
+def test_a_policy_without_a_fresh_time_never_goes_stale() -> None:
+    policy = replace(snapshot(AB), without_hints=snapshot(AB))
+    bench = Bench(policy)
+    call = bench.engine.begin(facts(), 0.0, wall_now=1e12)
+
+    assert call is not None
+    assert call.snapshot is policy
+
+
+# ---------------------------------------------------------------- quiet events
+
+
+def test_events_nobody_asked_for_are_not_delivered_but_a_calls_own_sink_gets_them() -> None:
+    heard: list[Event] = []
+    own: list[Event] = []
+    engine = Engine(
+        snapshot(AB),
+        rng=random.Random(1),
+        on_event=heard.append,
+        quiet=frozenset({AttemptStarted}),
+    )
+    silent = engine.begin(facts(), 0.0)
+    loud = engine.begin(facts(), 0.0, sink=own.append)
+    assert silent is not None
+    assert loud is not None
+    for call in (silent, loud):
+        call.next_action(0.0)
+        call.cancel(0.0)
+
+    assert [type(e) for e in own] == [AttemptStarted, AttemptEnded, CallEnded]
+    assert [type(e) for e in heard] == [AttemptEnded, CallEnded] * 2
 
 
 # ---------------------------------------------------------------- bounds

@@ -116,16 +116,16 @@ class Ticket:
     """limit: the endpoints are full | cold: none has shown life yet | open: one is being probed."""
     granted: bool = False
     evicted: bool = False
+    shed_rank: int = field(init=False)
+    """Stable per task, so that shedding hits the same tasks again and spares the others."""
+
+    def __post_init__(self) -> None:
+        self.shed_rank = zlib.crc32((self.task_id or "").encode())
 
     @property
     def band(self) -> int:
         """0 interactive, 1 normal, 2 background."""
         return 0 if self.priority > 0 else 1 if self.priority == 0 else 2
-
-    @property
-    def shed_rank(self) -> int:
-        """Stable per task, so that shedding hits the same tasks again and spares the others."""
-        return zlib.crc32((self.task_id or "").encode())
 
 
 @dataclass(slots=True)
@@ -185,6 +185,7 @@ class WaitQueue:
         line = [t for t in waiting if t.band == band]
         oldest = line[0]
         backed_up = now - oldest.enqueued_at > (oldest.expires_at - oldest.enqueued_at) / 2.0
-        chosen = line[-1] if backed_up else oldest
+        # Backed up, someone waits in vain: the same tasks again, and of equals the oldest.
+        chosen = min(reversed(line), key=lambda t: t.shed_rank) if backed_up else oldest
         chosen.granted = True
         return chosen

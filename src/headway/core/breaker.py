@@ -84,7 +84,6 @@ class Breaker:
     __slots__ = (
         "_bad",
         "_broken",
-        "_burst_started",
         "_clean_since",
         "_clean_successes",
         "_consecutive",
@@ -125,7 +124,6 @@ class Breaker:
         self._forced = False
         self._consecutive = 0
         self._epochs = 0
-        self._burst_started = float("-inf")
         self._first_failure_at = float("-inf")
         self._last_failure_at = float("-inf")
         self._slot = 0
@@ -224,7 +222,6 @@ class Breaker:
             self.closed_at = self._clean_since = now
             self._clean_successes = 0
             self.proven = True
-            self._forget()
         elif self._forced:
             # Forced because nothing else was left: says nothing new about how long to stay away.
             self._move(Signal.PROBE_FAILED)

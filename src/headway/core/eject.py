@@ -97,7 +97,7 @@ class PeerEjector:
         mean = sum(rates.values()) / len(rates)
         stdev = math.sqrt(sum((r - mean) ** 2 for r in rates.values()) / len(rates))
         out = sum(p.until > now for p in self._peers.values())
-        room = max(0, min(int(pool_size * FRACTION_MAX), pool_size - 1) - out)
+        room = max(0, int(pool_size * FRACTION_MAX) - out)  # a third never includes the last
         ejected: list[tuple[str, float]] = []
         for endpoint_id, rate in sorted(rates.items(), key=lambda item: item[1])[:room]:
             if rate < mean - STDEV_FACTOR * stdev and mean - rate >= RATE_GAP_MIN:

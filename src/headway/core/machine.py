@@ -381,7 +381,6 @@ class CallMachine:
             self._leave_line(now)
             return self._launch_after_line(now)
         reason = self.line.refused
-        self._leave_line(now)
         if self._plan.last is not None:
             return self._surface(self._plan.last, "breaker", now)
         return self._give_up(Rejection(reason, self.route.admission.queue_timeout_s), now)
@@ -443,7 +442,10 @@ class CallMachine:
             return self._committed is attempt
         attempt.first_token_at = now
         self._win(attempt)
-        first_token(self._host.world, self.facts, self._pool, attempt, now, self._emit_engine)
+        since = min(running.started_at for running in self.running)
+        first_token(
+            self._host.world, self.facts, self._pool, attempt, since, now, self._emit_engine
+        )
         self._emit(FirstToken, self.id, attempt, now - attempt.started_at, now)
         self._host.wake_next(self._pool, now)
         return True

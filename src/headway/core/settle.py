@@ -52,14 +52,24 @@ _OVERLOAD = frozenset(
 
 
 def first_token(
-    world: World, facts: CallFacts, pool: Pool, attempt: Attempt, now: float, emit: Emit
+    world: World,
+    facts: CallFacts,
+    pool: Pool,
+    attempt: Attempt,
+    since: float,
+    now: float,
+    emit: Emit,
 ) -> None:
-    """The attempt's first content arrived: the endpoint works, and a probe has its answer."""
+    """The attempt's first content arrived: the endpoint works, and a probe has its answer.
+
+    `since`: when the first of the attempts then running began. The hedge delay is learned from that
+    wait: by the hedges' own first tokens the slow calls would be missing from what is normal, and
+    the delay would shrink until the budget is gone on calls that need no hedge.
+    """
     state = world.states.get(attempt.endpoint_id)
     if state is None:
         return
-    ttft = now - attempt.started_at
-    pool.observe_ttft(ttft, facts.prompt_tokens)
+    pool.observe_ttft(now - since, facts.prompt_tokens)
     breaker = state.breaker(attempt.model, world.rng)
     breaker.proven = breaker.proven or breaker.state is State.CLOSED
     if world.blocks:
@@ -198,8 +208,12 @@ def _learn_failure(
         state.put_out(attempt.model, now + NOT_FOUND_S, "not_found")
     elif kind is FailureClass.RATE_LIMITED or (health is not Health.NOTHING and hint is not None):
         _cool_down(world, facts, state, attempt, hint, now, emit)
-    # Soft: the caller's own deadline was short, which says nothing of how much the endpoint carries.
-    if kind in _OVERLOAD and not outcome.soft and state.limit.on_overload(inflight, state.call_time_s, now):
+    # Soft: the caller's own deadline was short. That says nothing of what the endpoint carries.
+    if (
+        kind in _OVERLOAD
+        and not outcome.soft
+        and state.limit.on_overload(inflight, state.call_time_s, now)
+    ):
         limit = state.limit.limit
         emit(LimitChanged(attempt.endpoint_id, INFINITY if limit is None else limit, now))
     if health is not Health.NOTHING:
