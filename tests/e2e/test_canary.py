@@ -182,9 +182,8 @@ async def test_nothing_private_is_anywhere(
     urls = {"a": serve(STEPS[kind]).url}
     if not alone:
         urls["b"] = serve(STEPS["answered"]).url
-    made = document(
-        urls, endpoint={"credential": "declared"}, route={"deadline": {"total_ms": 500}}
-    )
+    route = {"deadline": {"total_ms": 500}, "retry": {"backoff": {"base_ms": 1, "cap_ms": 5}}}
+    made = document(urls, endpoint={"credential": "declared"}, route=route)
     declared = headway.Credential(value=CREDENTIAL, hosts=["127.0.0.1"])
     heap.shown("credential", declared)
     with caplog.at_level(logging.DEBUG, "headway"):

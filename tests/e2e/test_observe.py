@@ -108,8 +108,13 @@ async def compare(
     return told
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("kind", STEPS)
+STREAMED = ("answered", "503", "429 then answered", "400", "closed", "page")
+
+
+@pytest.mark.parametrize(
+    ("kind", "stream"),
+    [*((kind, False) for kind in STEPS), *((kind, True) for kind in STREAMED)],
+)
 async def test_an_observed_client_is_the_plain_one(
     kind: str,
     stream: bool,
