@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -57,6 +57,11 @@ def supply_of(source: PolicySource, **options: Any) -> PolicySupply:
 
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Any:
+    for ref in tuple(refresher._members):  # other tests' routers, which nobody closed
+        if (supply := ref()) is not None:
+            cast("PolicySupply", supply).close()
+    gc.collect()
+    refresher.notice()
     eventually(lambda: not refresh_threads())
     yield
     gc.collect()
