@@ -8,6 +8,7 @@ from headway.core import model
 from headway.core.model import (
     CANCELLED,
     DEADLINE_SILENT,
+    DEADLINE_STREAMING,
     EVENTS,
     FIRST_TOKEN_LATE,
     OK,
@@ -103,7 +104,7 @@ def test_what_drivers_report_of_their_own_limits() -> None:
 
     assert Outcome(late, error_type="first_token_timeout") == FIRST_TOKEN_LATE
     assert Outcome(late, error_type="deadline", soft=True) == DEADLINE_SILENT
-    assert (DEADLINE_PASSED.kind, DEADLINE_PASSED.error_type) == (
+    assert (DEADLINE_STREAMING.kind, DEADLINE_STREAMING.error_type) == (
         FailureClass.CANCELLED,
         "deadline",
     )
