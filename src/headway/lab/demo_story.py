@@ -75,7 +75,8 @@ def make_story(*, duration_s: float, seed: int) -> Story:
     return Story(
         workload=Workload(duration_s=duration_s, sessions=round(70 + 70 * unit)),
         faults=(
-            fault("bravo", FaultKind.DIE, 4, 10),
+            # A breaker is open for 5 s at least: its first probe finds the endpoint back.
+            fault("bravo", FaultKind.DIE, 4, 9),
             fault("charlie", FaultKind.SLOW, 11, 17),
             fault("delta", FaultKind.THROTTLE, 18, 24),
         ),
