@@ -11,8 +11,10 @@ from headway.core.model import (
     DEADLINE_STREAMING,
     EVENTS,
     FIRST_TOKEN_LATE,
+    INFINITY,
     OK,
     TRAITS,
+    Attempt,
     AttemptKind,
     Blame,
     CallFacts,
@@ -104,10 +106,18 @@ def test_what_drivers_report_of_their_own_limits() -> None:
 
     assert Outcome(late, error_type="first_token_timeout") == FIRST_TOKEN_LATE
     assert Outcome(late, error_type="deadline", soft=True) == DEADLINE_SILENT
-    assert (DEADLINE_STREAMING.kind, DEADLINE_STREAMING.error_type) == (
-        FailureClass.CANCELLED,
-        "deadline",
-    )
+    assert Outcome(FailureClass.CANCELLED, error_type="deadline") == DEADLINE_STREAMING
+
+
+def test_a_bare_attempt_is_an_ordinary_one_under_way() -> None:
+    bare = Attempt(1, AttemptKind.INITIAL, "a", "m", 0.0, INFINITY, INFINITY, 60.0)
+
+    assert (bare.reason, bare.backoff_s, bare.breaker_state, bare.permit) == (
+        "only", 0.0, "closed", 0,
+    )  # fmt: skip
+    assert [bare.is_probe, bare.lost, bare.ended] == [False] * 3
+    assert bare.planned_uncached_tokens == 0
+    assert CallFacts("m").resend == CallFacts("m").body_bytes == 0
 
 
 def test_facts_assume_an_ordinary_call() -> None:
