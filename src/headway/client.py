@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from headway.core.model import Rng, Sink
     from headway.credentials import Credential
+    from headway.policy.signing import PublicKeys
     from headway.policy.sources import PolicyArgument
     from headway.router import Router
 
@@ -51,7 +52,10 @@ class RouterOptions(TypedDict, total=False):
     zone: str | None
     credentials: Mapping[str, Credential]
     allowed_hosts: Sequence[str] | None
-    public_keys: Mapping[str, str | bytes] | None
+    public_keys: PublicKeys | Mapping[str, str | bytes] | None
+    allow_unsigned: bool
+    policy_id: str | None
+    instance: str | None
     cache_dir: str | os.PathLike[str] | None
     shared_state: Any  # an object of headway.shared_state, an optional extra
     on_event: Sink | None

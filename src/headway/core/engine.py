@@ -159,9 +159,9 @@ class Engine:
         return call
 
     def _still_fresh(self, snapshot: Snapshot, wall_now: float) -> Snapshot:
-        """The snapshot to use now: past `fresh_until`, the one without load hints."""
+        """The snapshot to use now: past `fresh_until` or `expires_at`, the one without hints."""
         faded = snapshot.without_hints
-        if faded is None or snapshot.fresh_until is None or wall_now <= snapshot.fresh_until:
+        if faded is None or wall_now <= snapshot.hints_until:
             return snapshot
         for endpoint_id, endpoint in faded.endpoints.items():
             state = self.world.states.get(endpoint_id)

@@ -303,17 +303,22 @@ class Snapshot:
     fresh_until: float | None = None
     expires_at: float | None = None
     on_expiry: str = "degrade"
+    rollout_share: float = 1.0
+    """The part of all processes that this version is for; which, `headway.policy.decide` says."""
+    rollout_seed: str = ""
     endpoints: Mapping[str, Endpoint]
     routes: tuple[Route, ...]
     classes: Mapping[str, TrafficClass] = field(default_factory=dict[str, TrafficClass])
     without_hints: Snapshot | None = None
-    """The same policy with nothing observed in it: what holds once `fresh_until` has passed. None
+    """The same policy with nothing observed in it: what holds once `hints_until` has passed. None
     where there are no hints to go stale."""
     pass_through: bool = False
     """True for the built-in policy: unknown models go to the one endpoint under their own name."""
     counts_calls: bool = field(init=False, default=False, repr=False, compare=False)
     """Every call is accounted for, whether or not anybody looks: an endpoint is priced by GPU-hour,
     so that its calls share out its time, or a route is only observed."""
+    hints_until: float = field(init=False, default=INFINITY, repr=False, compare=False)
+    """The earlier of `fresh_until` and `expires_at`, wall-clock seconds."""
     _by_model: Mapping[str, tuple[Route, ...]] = field(init=False, repr=False, compare=False)
     _wildcards: tuple[Route, ...] = field(init=False, repr=False, compare=False)
     _by_name: Mapping[str, Route] = field(init=False, repr=False, compare=False)
@@ -337,6 +342,8 @@ class Snapshot:
             e.price is not None and e.price.per_gpu_hour is not None
             for e in self.endpoints.values()
         )
+        ends = [t for t in (self.fresh_until, self.expires_at) if t is not None]
+        object.__setattr__(self, "hints_until", min(ends, default=INFINITY))
         observed = any(route.mode == "observe" for route in self.routes)
         object.__setattr__(self, "counts_calls", timed or observed)
 

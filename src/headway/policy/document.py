@@ -46,6 +46,8 @@ class Compiled(NamedTuple):
 
     snapshot: Snapshot
     warnings: tuple[str, ...] = ()
+    signed_by: tuple[str, ...] = ()
+    """Ids of the pinned keys that vouch for it."""
 
 
 class Order(enum.Enum):

@@ -362,3 +362,14 @@ class Shares(Block):
         if self.client_count is not None and self.share is not None:
             raise problem("either client_count or share", at=("share",), shown=Said("both"))
         return self
+
+
+class Rollout(Block):
+    """A canary: a version that only some processes put in force. The others keep the one before."""
+
+    share: Fraction = Field(
+        description="Part of the processes, 0 to 1. Those of a smaller share are in a larger one."
+    )
+    seed: Text | None = Field(
+        default=None, description="Another word chooses other processes (default: none)."
+    )
