@@ -35,7 +35,7 @@ from headway.core.model import (
     Sink,
 )
 from headway.core.snapshot import Endpoint, Snapshot
-from headway.core.views import EndpointStatus, Explanation, PoolStatus
+from headway.core.views import EndpointStatus, Explanation, PoolStatus, VersionStatus
 from headway.cost import Pricer
 from headway.credentials import Credential, credential_named
 from headway.errors import HeadwayError
@@ -76,6 +76,8 @@ class RouterStatus(NamedTuple):
     pools: tuple[PoolStatus, ...]
     observed: ObservedCalls
     """Calls in observe mode, and how often Headway would have done otherwise."""
+    versions: tuple[VersionStatus, ...]
+    """The latest versions of the policy, the one in force first, and the calls begun under each."""
 
 
 class Router:
@@ -207,6 +209,7 @@ class Router:
             self.engine.status(now),
             self.engine.pools(now),
             self._books.observed,
+            self.engine.versions(),
         )
 
     def explain(
@@ -320,7 +323,7 @@ class Router:
             facts.priority = found.priority
 
     def _adopt(self, snapshot: Snapshot) -> None:
-        self.engine.swap(snapshot, self.clock())
+        self.engine.swap(snapshot, self.clock(), holding=self.pins.endpoint_ids())
 
     def _on_event(self, event: Event) -> None:
         if type(event) not in _RECORDED and not (self.mode == "observe" and _is_refusal(event)):

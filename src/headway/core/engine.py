@@ -8,6 +8,8 @@ The lock and the random source are handed in: the simulator passes neither threa
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Collection
 from typing import Self
 
 from headway.core.admission import Ticket
@@ -29,7 +31,7 @@ from headway.core.model import (
 )
 from headway.core.place import Request, assess, groups_for
 from headway.core.select import Choice, weigh
-from headway.core.snapshot import Route, Snapshot, TrafficClass
+from headway.core.snapshot import Endpoint, Route, Snapshot, TrafficClass
 from headway.core.state import Pool
 from headway.core.views import (
     BreakerStatus,
@@ -37,11 +39,17 @@ from headway.core.views import (
     EndpointStatus,
     Explanation,
     PoolStatus,
+    VersionStatus,
     eligible_row,
     out_row,
 )
 from headway.core.waiting import Woken
 from headway.core.world import World, credential_key
+
+RETIRED_MAX = 256
+"""Endpoints that left the policy and still hold objects; the longest gone is forgotten."""
+VERSIONS_MAX = 8
+"""Versions of the policy that `versions` looks back over."""
 
 
 class NoLock:
@@ -84,6 +92,9 @@ class Engine:
         self._on_event = on_event
         self.quiet = quiet if on_event is not None else frozenset(EVENTS)
         self._calls = 0
+        self._retired: dict[str, Endpoint] = {}
+        self._since = deque([(snapshot.epoch, snapshot.version, -INFINITY, 0)], VERSIONS_MAX)
+        """(epoch, version, when it came into force, calls begun until then)."""
         self._outbox: list[tuple[Sink | None, Event]] = []
         self._wakes: list[Waker] = []
         self._parked: dict[Ticket, Woken] = {}
@@ -93,11 +104,44 @@ class Engine:
         """The policy in force."""
         return self._snapshot
 
-    def swap(self, snapshot: Snapshot, now: float) -> None:
+    def endpoint(self, endpoint_id: str) -> Endpoint | None:
+        """An endpoint of the policy in force, or one that left it while it held objects."""
+        return self._snapshot.endpoints.get(endpoint_id) or self._retired.get(endpoint_id)
+
+    def versions(self) -> tuple[VersionStatus, ...]:
+        """The latest versions of the policy, the one in force first, and the calls of each."""
+        with self.lock:
+            rows: list[VersionStatus] = []
+            until = self._calls
+            for epoch, version, since, calls in reversed(self._since):
+                rows.append(VersionStatus(epoch, version, since, until - calls))
+                until = calls
+            return tuple(rows)
+
+    def _retire(self, snapshot: Snapshot, holding: Collection[str]) -> None:
+        """Remember what leaves with a new policy, as long as something is bound to it."""
+        states = self.world.states
+        known = {**self._retired, **self._snapshot.endpoints}
+        kept = [
+            endpoint
+            for endpoint_id, endpoint in known.items()
+            if endpoint_id not in snapshot.endpoints
+            and (
+                endpoint_id in holding
+                or ((state := states.get(endpoint_id)) is not None and state.inflight)
+            )
+        ]
+        self._retired = {endpoint.id: endpoint for endpoint in kept[-RETIRED_MAX:]}
+
+    def swap(self, snapshot: Snapshot, now: float, *, holding: Collection[str] = ()) -> None:
         """Put a new policy in force. Endpoints and routes whose id or name stays keep their state;
-        calls under way finish on the snapshot they began with."""
+        calls under way finish on the snapshot they began with. Endpoints that leave stay reachable
+        for calls bound to them while they are among those `holding` objects, or have calls under
+        way that may make some."""
         with self.lock:
             world = self.world
+            self._retire(snapshot, holding)
+            self._since.append((snapshot.epoch, snapshot.version, now, self._calls))
             ceilings = _ceilings(snapshot)
             for endpoint_id, endpoint in snapshot.endpoints.items():
                 state = world.states.get(endpoint_id)
@@ -142,7 +186,10 @@ class Engine:
             if route is None:
                 return None
             if facts.pinned_to is not None and facts.pinned_to not in snapshot.endpoints:
-                return None
+                retired = self._retired.get(facts.pinned_to)
+                if retired is None:
+                    return None
+                snapshot = snapshot.with_endpoint(retired)
             expires_at = snapshot.expires_at
             is_expired = (
                 expires_at is not None and snapshot.on_expiry == "fail" and wall_now >= expires_at

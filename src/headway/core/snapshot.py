@@ -6,6 +6,7 @@ money is Decimal USD per million tokens, weights are normalised to sum to 1 with
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -346,6 +347,12 @@ class Snapshot:
         object.__setattr__(self, "hints_until", min(ends, default=INFINITY))
         observed = any(route.mode == "observe" for route in self.routes)
         object.__setattr__(self, "counts_calls", timed or observed)
+
+    def with_endpoint(self, endpoint: Endpoint) -> Snapshot:
+        """The same policy with one endpoint more, for a call that is bound to it."""
+        made = copy.copy(self)  # the indexes of routes stay what they are
+        object.__setattr__(made, "endpoints", {**self.endpoints, endpoint.id: endpoint})
+        return made
 
     def route_for(
         self,

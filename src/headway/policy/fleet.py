@@ -278,7 +278,8 @@ class Endpoint(Block):
     profile: Id | None = Field(default=None, description="An entry of profiles.")
     state: Literal["active", "draining", "disabled"] | None = Field(
         default=None,
-        description="draining takes no new sessions, disabled nothing (default active).",
+        description="draining takes only calls bound to what it holds, disabled none (default "
+        "active).",
     )
     capacity: Capacity | None = Field(default=None, description="What it can carry.")
     observed: Observed | None = Field(default=None, description="What the publisher last saw.")

@@ -81,7 +81,7 @@ class HttpSource(PolicySource):
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.label = _without_query(url)
+        self.label = without_query(url)
         self._hosts = check_patterns(hosts)
         try:
             self._origin = origin_of(url)
@@ -265,7 +265,7 @@ class HttpSource(PolicySource):
         raise FetchError(message, expected=expected, source=self.label) from None
 
 
-def _without_query(url: str) -> str:
+def without_query(url: str) -> str:
     """The URL without what may be secret in it: user information and query."""
     try:
         parts = urlsplit(url)

@@ -47,6 +47,10 @@ _TAGS = (
 """What file systems call that which changes with an object's content."""
 
 
+class AbsentError(FetchError):
+    """There is no such object."""
+
+
 class StoreSource(PolicySource):
     """A document in an object store, by URL: `s3://bucket/llm/policy.json`.
 
@@ -99,8 +103,20 @@ class StoreSource(PolicySource):
     def read_signatures(self) -> Iterable[bytes] | None:
         try:
             return [self._head(self.label + SUFFIX, SIGNATURES_BYTES_MAX)]
-        except FileNotFoundError:
+        except AbsentError:
             return None
+
+    def exists(self) -> bool:
+        """Whether there is an object. Raises FetchError."""
+        try:
+            self._call("info", self.label)
+        except AbsentError:
+            return False
+        return True
+
+    def write(self, suffix: str, content: bytes) -> None:
+        """Put the document there, or what belongs beside it. Raises FetchError."""
+        self._call("pipe_file", self.label + suffix, value=content)
 
     def _head(self, url: str, cap: int) -> bytes:
         content: bytes = self._call("cat_file", url, start=0, end=cap + 1)
@@ -128,9 +144,7 @@ class StoreSource(PolicySource):
                 return asyn.sync(fs.loop, call, path, timeout=self._timeout_s, **arguments)
             return getattr(fs, method)(path, **arguments)
         except FileNotFoundError:
-            if url.endswith(SUFFIX):
-                raise
-            raise FetchError("is not there", source=self.label) from None
+            raise AbsentError("is not there", source=self.label) from None
         except Exception as exc:  # noqa: BLE001 - whatever a store's client raises
             # Its text may repeat a request with its signature: the class says enough.
             raise FetchError(

@@ -102,7 +102,7 @@ class Desk:
     def _holder(self, ids: tuple[str, ...]) -> Endpoint | None:
         """The endpoint other than our own that holds the first known of these objects."""
         endpoint_id = self.host.pins.find(*ids)
-        endpoint = self.host.engine.snapshot.endpoints.get(endpoint_id or "")
+        endpoint = self.host.engine.endpoint(endpoint_id or "")
         if endpoint is None or self.aim.target(endpoint).own:
             return None
         return endpoint
