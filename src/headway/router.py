@@ -111,7 +111,7 @@ class Router:
         PolicyError: the first document is bad, or cannot be had and nothing is cached.
     """
 
-    def __init__(
+    def __init__(  # long: one argument a line
         self,
         policy: PolicyArgument | Snapshot,
         *,
