@@ -640,7 +640,7 @@ def test_a_forced_probe_asks_for_the_model_of_the_first_group_its_endpoint_is_in
     bench = with_fallbacks(Fallback(endpoint="a", model="small"))
     bench.prove("a")
     bench.kill("a")
-    bench.state("a").put_out("small", 100.0, "throttled")
+    bench.state("a").put_out("small", 100.0, "throttled", 0.0)
 
     placement = put(bench)
 

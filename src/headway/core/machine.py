@@ -67,7 +67,7 @@ from headway.core.sending import cannot_finish, kind_of, open_attempt, open_sole
 from headway.core.settle import first_token, settle
 from headway.core.snapshot import Route, Snapshot, TrafficClass
 from headway.core.state import Pool
-from headway.core.waiting import Line, Parking, Woken
+from headway.core.waiting import DEADLINE_SHARE, Line, Parking, Woken
 from headway.core.world import World
 
 P = ParamSpec("P")
@@ -279,7 +279,13 @@ class CallMachine:
             return self._send(placement, now)
         return self._face(placement, now)
 
-    def _request(self, *, retry_same: bool = False, hedge_of: Attempt | None = None) -> Request:
+    def _request(
+        self,
+        *,
+        retry_same: bool = False,
+        ignore_guesses: bool = False,
+        hedge_of: Attempt | None = None,
+    ) -> Request:
         plan = self._plan
         domain = None
         if hedge_of is not None:
@@ -296,6 +302,7 @@ class CallMachine:
             tried=frozenset() if retry_same else plan.tried,
             last_failure=plan.last_kind.value if plan.last_kind else None,
             ignore_cold=self._is_cold_ok,
+            ignore_guesses=ignore_guesses,
             may_probe=self._can_afford_probe if hedge_of is None else never,
             may_force=hedge_of is None,
             other_domain_than=domain,
@@ -366,6 +373,12 @@ class CallMachine:
         obstacle, last = placement.obstacle, self._plan.last
         if obstacle in FLEETING:
             return self._stand(obstacle, now)
+        if obstacle == "exhausted" and placement.until > now + self._patience_s(now):
+            may_stay = self._plan.may_stay()
+            request = self._request(retry_same=may_stay, ignore_guesses=True)
+            asked = place(self._host.world, request, now)
+            if asked.candidate is not None:
+                return self._send(asked, now)
         if obstacle in TIMED:
             if placement.until - now <= HINT_WAIT_MAX_S and placement.until < self._deadline_at:
                 self._leave_line(now)
@@ -380,6 +393,11 @@ class CallMachine:
         after = min((d[2] for d in detail if d[2] > 0), default=INFINITY)
         reason = _REJECTION_OF.get(obstacle, "no_endpoint")
         return self._give_up(Rejection(reason, after if after != INFINITY else None, detail), now)
+
+    def _patience_s(self, now: float) -> float:
+        """How long a call waits for what may not be needed: as long as it would stand in line."""
+        patience = self.route.admission.queue_timeout_s
+        return min(patience, DEADLINE_SHARE * (self._deadline_at - now))
 
     def _stand(self, obstacle: str, now: float) -> Action:
         line = self.line
@@ -546,7 +564,7 @@ class CallMachine:
             self._pool,
             deadline_at=self._deadline_at,
             has_alternative=lambda: has_alternative(world, self._request(), now),
-            soonest=lambda: place(world, self._request(retry_same=True), now).until - now,
+            soonest=lambda: self._soonest(now) - now,
             rng=world.rng,
             now=now,
         )
@@ -559,6 +577,12 @@ class CallMachine:
             self.retry_granted = True  # the token is spent: the SDK makes the attempt
             plan.sent()
             self._surface(attempt, "", now, outcome)
+
+    def _soonest(self, now: float) -> float:
+        """When an endpoint may be back that asked for quiet, this one or another."""
+        placement = place(self._host.world, self._request(retry_same=True), now)
+        is_free = placement.candidate is not None and not placement.is_probe
+        return now if is_free else placement.until
 
     # -- ending
 
@@ -577,7 +601,7 @@ class CallMachine:
         self._leave_line(now)
         self._plan.withdrawn(self.facts, self._pool, now)
         self._finish = Finish(None, rejection)
-        self._emit(CallRejected, self.id, rejection, self.facts.priority, now)
+        self._emit(CallRejected, self.id, rejection, self.facts.priority, now, self.route.mode)
         self._close(None, Outcome(FailureClass.CANCELLED, error_type=rejection.reason), now)
         return self._finish
 
@@ -612,7 +636,12 @@ class CallMachine:
 
 
 _NO_CLASS = TrafficClass()
-_REJECTION_OF = {"throttled": "throttled", "paced": "throttled", "credential": "quota"}
+_REJECTION_OF = {
+    "throttled": "throttled",
+    "paced": "throttled",
+    "exhausted": "throttled",
+    "credential": "quota",
+}
 
 
 def _result(attempt: Attempt, outcome: Outcome) -> str:

@@ -113,13 +113,15 @@ def settle(
         _record_success(pool, state, attempt, breaker, now)
         if len(route.endpoint_ids) >= PEERS_MIN:
             pool.ejector.record(attempt.endpoint_id, ok=True)
+        if outcome.retry_after_s is not None:
+            _exhausted(state, attempt, outcome.retry_after_s, now, emit)
     else:
         _learn_failure(world, facts, pool, state, attempt, outcome, inflight, now, emit)
         permit = Permit(attempt.permit, attempt.is_probe)
         health = outcome.health
         if health is Health.NOTHING:
             breaker.release(permit)
-        elif _is_only_a_request_to_wait(outcome) and not attempt.is_probe and breaker.proven:
+        elif _is_only_a_request_to_wait(outcome, route, breaker) and not attempt.is_probe:
             pass  # the cool-down is the whole answer; a server that paces us is healthy
         else:
             breaker.record(permit, health, attempt.started_at, now)
@@ -155,6 +157,8 @@ def _learn_success(
     seconds = now - attempt.started_at
     state.throttles_in_row = 0
     state.last_success_at = now
+    if state.outs:
+        state.served(attempt.model, now)
     state.call_time_s += 0.1 * (seconds - state.call_time_s)
     if state.limit.limit is not None:
         state.limit.on_success(inflight)
@@ -178,6 +182,16 @@ def _learn_success(
         state.tpm.charge(outcome.input_tokens + output - estimated, now)
 
 
+def _exhausted(
+    state: EndpointState, attempt: Attempt, reset_s: float, now: float, emit: Emit
+) -> None:
+    """The answer said that it was the last until then: the next call need not be refused first."""
+    hint = usable_hint(reset_s)
+    if hint is not None:
+        state.put_out(attempt.model, now + hint, "exhausted", now)
+        emit(EndpointThrottled(attempt.endpoint_id, attempt.model, now + hint, now))
+
+
 def _was_slow(profile: Profile, pool: Pool, state: EndpointState, attempt: Attempt) -> bool:
     """Whether the first token came far later than planned, and later than the pool's others do."""
     if attempt.first_token_at is None:
@@ -193,9 +207,12 @@ def _was_slow(profile: Profile, pool: Pool, state: EndpointState, attempt: Attem
     return ttft > bound * usual
 
 
-def _is_only_a_request_to_wait(outcome: Outcome) -> bool:
-    return outcome.kind is FailureClass.RATE_LIMITED and (
-        usable_hint(outcome.retry_after_s) is not None
+def _is_only_a_request_to_wait(outcome: Outcome, route: Route, breaker: Breaker) -> bool:
+    if outcome.kind is not FailureClass.RATE_LIMITED:
+        return False
+    # Where there is no other endpoint a breaker would only turn its 429s into refusals of ours.
+    return route.sole is not None or (
+        breaker.proven and usable_hint(outcome.retry_after_s) is not None
     )
 
 
@@ -218,7 +235,7 @@ def _learn_failure(
     elif kind is FailureClass.AUTH and not facts.delegated:
         _block_credential(world, state, AUTH_BLOCK_S, None, "auth", now, emit)
     elif kind is FailureClass.NOT_FOUND and not facts.delegated:
-        state.put_out(attempt.model, now + NOT_FOUND_S, "not_found")
+        state.put_out(attempt.model, now + NOT_FOUND_S, "not_found", now)
     elif kind is FailureClass.RATE_LIMITED or (health is not Health.NOTHING and hint is not None):
         _cool_down(world, facts, state, attempt, hint, now, emit)
     # Soft: the caller's own deadline was short. That says nothing of what the endpoint carries.
@@ -250,7 +267,7 @@ def _cool_down(
         wait = hint  # the SDK sleeps exactly the hint; a wider wait here would only add to it
     else:
         wait = widen_hint(hint, world.rng)
-    state.put_out(attempt.model, now + wait, "throttled")
+    state.put_out(attempt.model, now + wait, "cooling" if hint is None else "throttled", now)
     emit(EndpointThrottled(attempt.endpoint_id, attempt.model, now + wait, now))
 
 

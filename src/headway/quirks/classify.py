@@ -33,12 +33,6 @@ _GOOD = Outcome(FailureClass.OK, status=200)
 EMPTY = "(empty body)"
 """What texts are searched in when there is no text, so that a row can ask for that."""
 
-_RATE_HEADERS = (
-    "x-ratelimit-remaining-requests",
-    "x-ratelimit-remaining-tokens",
-    "anthropic-ratelimit-requests-remaining",
-    "x-ratelimit-remaining",
-)
 _HTML = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:!doctype|html|head|body|\?xml)", re.IGNORECASE)
 _SSE = re.compile(rb"(?:\xef\xbb\xbf)?(?:data:|event:|id:|retry:|:)")
 _IN_BAND_STATUS = re.compile(r"\s*([1-5]\d\d)\s*")
@@ -176,10 +170,8 @@ def classify_error(error: object) -> Outcome:
 
 def success_hint(headers: Mapping[str, str], wall_now: float) -> float | None:
     """Seconds until a bucket that a successful reply reports as used up refills, else None."""
-    for name in _RATE_HEADERS:
-        if headers.get(name) == "0":
-            return exhausted_hint(headers, wall_now)
-    return None
+    # The look at the values is for nearly every reply all there is to do.
+    return exhausted_hint(headers, wall_now) if "0" in headers.values() else None
 
 
 def should_retry(headers: Mapping[str, str]) -> bool | None:
