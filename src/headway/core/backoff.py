@@ -40,6 +40,13 @@ def backoff_s(policy: RetryPolicy, retry: int, rng: Rng) -> float:
     return _full_jitter(policy.backoff_base_s, policy.backoff_cap_s, retry, rng)
 
 
+def patience_s(policy: RetryPolicy, retry: int, rng: Rng) -> float:
+    """Draw the wait before the `retry`-th retry (from 0) at an endpoint that answered 429 and named
+    no wait: from half of to the whole step. Full jitter would have some ask again at once."""
+    step = min(policy.backoff_cap_s, policy.backoff_base_s * 2.0 ** min(retry, 16))
+    return step * (0.5 + 0.5 * rng.random())
+
+
 def throttle_s(consecutive: int, rng: Rng) -> float:
     """Draw how long to leave an endpoint alone after its `consecutive`-th 429 (from 0) in a row
     without a hint: between half of and the whole exponential step."""

@@ -12,7 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from headway.core.backoff import FAILOVER_JITTER_S, HINT_WAIT_MAX_S, backoff_s, usable_hint
+from headway.core.backoff import (
+    FAILOVER_JITTER_S,
+    HINT_WAIT_MAX_S,
+    backoff_s,
+    patience_s,
+    usable_hint,
+)
 from headway.core.model import (
     INFINITY,
     TRAITS,
@@ -186,6 +192,8 @@ class RetryPlan:
             if not facts.delegated:
                 hint = min(hint, max(0.0, soonest()))
             return hint if hint <= HINT_WAIT_MAX_S else None
+        if outcome.kind is FailureClass.RATE_LIMITED:
+            return patience_s(route.retry, self._retries, rng)
         return backoff_s(route.retry, self._retries, rng)
 
 

@@ -71,6 +71,7 @@ class Trial:
         "_bytes",
         "_held",
         "_inflater",
+        "_refill_at",
         "_undo_reads",
         "attempt",
         "endpoint",
@@ -128,6 +129,8 @@ class Trial:
         self._held: list[bytes] = []
         self._bytes = 0
         self._inflater: Inflater | None = None
+        self._refill_at: float | None = None
+        """When a rate limit refills that a stream's head reports as used up."""
         self._undo_reads: Callable[[], None] | None = None
 
     @property
@@ -168,6 +171,9 @@ class Trial:
             self.state = State.READ
         elif flight.facts.stream and not _is_document(headers):
             self.observer = StreamObserver(flight.facts.surface, hide_usage=self.injected)
+            refill_s = quirks.success_hint(headers, flight.host.wall_clock())
+            if refill_s is not None:
+                self._refill_at = flight.clock() + refill_s
             encoding = encoding_of(headers)
             self._inflater = None if encoding is None else Inflater(encoding)
             self.state = State.HOLD
@@ -387,7 +393,10 @@ class Trial:
         """Report a stream's end, with what it told."""
         assert self.observer is not None
         notes.stream(self, self.observer)
-        self.report(notes.with_tokens(outcome, self.record.usage, self.record.status))
+        outcome = notes.with_tokens(outcome, self.record.usage, self.record.status)
+        if self._refill_at is not None and outcome.kind is FailureClass.OK:
+            outcome = outcome._replace(retry_after_s=self._refill_at - self.flight.clock())
+        self.report(outcome)
 
     def report(self, outcome: Outcome) -> None:
         """Report the attempt's end to the call. Only the first report counts."""
