@@ -449,7 +449,9 @@ def six(now: float = 10.0) -> Bench:
     for name in "abcdef":
         for _ in range(20):
             ejector.record(name, ok=name != "a")
-    bench.begin(now).call.cancel(now)
+    looking = bench.begin(now)
+    looking.send(now)
+    looking.call.cancel(now)
     return bench
 
 

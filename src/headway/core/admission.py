@@ -33,39 +33,35 @@ class ConcurrencyLimit:
     endpoint must not make a burst of 64 calls wait for a limit to be learned.
     """
 
-    __slots__ = ("_ceiling", "_decreased_at", "_limit")
+    __slots__ = ("_ceiling", "_decreased_at", "limit")
 
     def __init__(self, ceiling: float | None) -> None:
         self._ceiling = ceiling
-        self._limit: float | None = ceiling
-        self._decreased_at = float("-inf")
-
-    @property
-    def limit(self) -> float | None:
+        self.limit: float | None = ceiling
         """The current limit; None is unlimited."""
-        return self._limit
+        self._decreased_at = float("-inf")
 
     def reconfigure(self, ceiling: float | None) -> None:
         """Adopt a new ceiling; what was learned below it is kept."""
-        if self._limit == self._ceiling:
-            self._limit = ceiling
-        elif self._limit is not None and ceiling is not None:
-            self._limit = min(self._limit, ceiling)
+        if self.limit == self._ceiling:
+            self.limit = ceiling
+        elif self.limit is not None and ceiling is not None:
+            self.limit = min(self.limit, ceiling)
         self._ceiling = ceiling
 
     def has_room(self, inflight: int) -> bool:
         """Whether one more attempt fits beside `inflight` others."""
-        return self._limit is None or inflight < max(1, int(self._limit))
+        return self.limit is None or inflight < max(1, int(self.limit))
 
     def on_success(self, inflight: int) -> None:
         """Grow by 1/limit while half of the limit is in use (`inflight` counts this one)."""
-        limit = self._limit
+        limit = self.limit
         if limit is None or limit == self._ceiling or inflight < limit / 2:
             return
         limit += 1.0 / limit
         if self._ceiling is not None:
             limit = min(limit, self._ceiling)
-        self._limit = None if self._ceiling is None and limit >= LIMIT_MAX else limit
+        self.limit = None if self._ceiling is None and limit >= LIMIT_MAX else limit
 
     def on_overload(self, inflight: int, call_time_s: float, now: float) -> bool:
         """Shrink to 0.7 of what was in flight; at most once per typical call time, since the
@@ -73,8 +69,8 @@ class ConcurrencyLimit:
         if now - self._decreased_at < max(DECREASE_INTERVAL_MIN_S, call_time_s):
             return False
         self._decreased_at = now
-        base = float(inflight) if self._limit is None else min(self._limit, float(inflight))
-        self._limit = max(LIMIT_MIN, base * DECREASE)
+        base = float(inflight) if self.limit is None else min(self.limit, float(inflight))
+        self.limit = max(LIMIT_MIN, base * DECREASE)
         return True
 
 

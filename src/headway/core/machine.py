@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ParamSpec, Protocol
 
+from headway.core.admission import Ticket
 from headway.core.backoff import HINT_WAIT_MAX_S
 from headway.core.model import (
     CANCELLED,
@@ -62,11 +63,11 @@ from headway.core.place import (
 )
 from headway.core.retry import RetryPlan, pay
 from headway.core.select import Candidate
-from headway.core.sending import cannot_finish, kind_of, open_attempt
+from headway.core.sending import cannot_finish, kind_of, open_attempt, open_sole
 from headway.core.settle import first_token, settle
 from headway.core.snapshot import Route, Snapshot, TrafficClass
 from headway.core.state import Pool
-from headway.core.waiting import DEADLINE_SHARE, Line, Parking
+from headway.core.waiting import DEADLINE_SHARE, Line, Parking, Woken
 from headway.core.world import World
 
 P = ParamSpec("P")
@@ -82,6 +83,16 @@ class Host(Parking, Protocol):
     lock: Lock
     quiet: frozenset[type[Event]]
     """Events that only a call's own sink wants."""
+
+    outbox: list[tuple[Sink | None, Event]]
+    """What waits for delivery."""
+    wakes: list[Waker]
+    parked: dict[Ticket, Woken]
+    """The calls that wait for their turn."""
+
+    def sweep(self, pool: Pool, pool_size: int, now: float) -> None:
+        """Compare a pool's endpoints with each other, when it is time to."""
+        ...
 
     def emit(self, sink: Sink | None, event: Event) -> None:
         """Queue an event for delivery after the lock is released."""
@@ -109,6 +120,7 @@ class CallMachine:
         "_ended",
         "_finish",
         "_groups",
+        "_has_entered",
         "_host",
         "_is_cold_ok",
         "_is_expired",
@@ -164,8 +176,7 @@ class CallMachine:
         self._is_expired = is_expired
         self.waker: Waker | None = None
         self._ended = False
-        pool.inflight += 1
-        pool.budget.note_inflight(pool.inflight, now)
+        self._has_entered = False
 
     @property
     def deadline_at(self) -> float:
@@ -215,6 +226,8 @@ class CallMachine:
             return self._finish
         if self.running:
             return self._beside_running(now)
+        if not self._has_entered:
+            self._enter(now)
         if now >= self._deadline_at:
             return self._give_up(Rejection("deadline"), now)
         if self._is_expired:
@@ -233,15 +246,26 @@ class CallMachine:
             return self._stop_waiting(self.line.ticket.obstacle, now)
         return self._launch(now)
 
+    def _enter(self, now: float) -> None:
+        """Count it among its pool's calls: from its first decision on, which has the lock."""
+        self._has_entered = True
+        pool, size = self._pool, len(self.route.endpoint_ids)
+        pool.inflight += 1
+        pool.budget.note_inflight(pool.inflight, now)
+        if size > 1:
+            self._host.sweep(pool, size, now)
+
     def _launch_usual(self, now: float) -> Send | None:
         """The first attempt where there is one endpoint, in good health, and no queue for it. None:
         it takes a look at everything."""
         if self._pool.queue.waiters:
             return None
-        usual = place_sole(self._host.world, self.facts, self.route, self.snapshot)
-        if usual is None or usual.candidate is None:
+        sole = place_sole(self._host.world, self.facts, self.route, self.snapshot)
+        if sole is None:
             return None
-        return self._open(usual, usual.candidate, AttemptKind.INITIAL, 0.0, now)
+        deadline_at = self._deadline_at
+        attempt = open_sole(sole, self.facts, self.route, deadline_at=deadline_at, now=now)
+        return self._sent(attempt, now)
 
     def _launch(self, now: float) -> Action:
         plan = self._plan
@@ -320,22 +344,26 @@ class CallMachine:
         backoff_s: float,
         now: float,
     ) -> Send:
-        self.attempts += 1
         attempt = open_attempt(
             placement,
             candidate,
             self.facts,
             self.route,
-            number=self.attempts,
+            number=self.attempts + 1,
             kind=kind,
             backoff_s=backoff_s,
             deadline_at=self._deadline_at,
             now=now,
         )
+        return self._sent(attempt, now)
+
+    def _sent(self, attempt: Attempt, now: float) -> Send:
+        self.attempts += 1
         self.running.append(attempt)
         if attempt.number == 1 and self._may_hedge():
             self._pool.hedges.deposit()
-        self._emit(AttemptStarted, self.id, attempt, now)
+        if self._sink is not None or AttemptStarted not in self._host.quiet:
+            self._host.emit(self._sink, AttemptStarted(self.id, attempt, now))
         return Send(attempt)
 
     # -- waiting
@@ -420,9 +448,11 @@ class CallMachine:
 
     def _may_hedge(self) -> bool:
         facts = self.facts
-        if facts.hedge is False or not facts.repeatable or facts.pinned_to or facts.delegated:
+        if facts.hedge is not True and not self.route.hedge.enabled:
             return False
-        return self.route.hedge.enabled or facts.hedge is True
+        return not (
+            facts.hedge is False or not facts.repeatable or facts.pinned_to or facts.delegated
+        )
 
     def _beside_running(self, now: float) -> Action:
         first = self.running[0]
@@ -510,12 +540,15 @@ class CallMachine:
         if outcome.kind is FailureClass.OK and not attempt.lost:
             pool.budget.deposit(now)
             pool.exhausted = False
-        result = _result(attempt, outcome)
-        duration = now - attempt.started_at
-        self._emit(AttemptEnded, self.id, attempt, outcome, result, duration, now)
+        host = self._host
+        if self._sink is not None or AttemptEnded not in host.quiet:
+            result, duration = _result(attempt, outcome), now - attempt.started_at
+            event = AttemptEnded(self.id, attempt, outcome, result, duration, now)
+            host.emit(self._sink, event)
         if self._ended and not self.running:
             self._sink = None
-        self._host.wake_next(pool, now)
+        if host.parked:
+            host.wake_next(pool, now)
 
     def _after_failure(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         plan, world = self._plan, self._host.world
@@ -586,8 +619,10 @@ class CallMachine:
         if self._ended:
             return
         self._ended = True
-        self._pool.inflight = max(0, self._pool.inflight - 1)  # zero after a fork
-        self._emit(CallEnded, self.id, winner, outcome, self.attempts, now)
+        if self._has_entered and self._pool.inflight:  # zero after a fork
+            self._pool.inflight -= 1
+        if self._sink is not None or CallEnded not in self._host.quiet:
+            self._host.emit(self._sink, CallEnded(self.id, winner, outcome, self.attempts, now))
         if not self.running:
             # It knows the call, too: left in place, only the garbage collector would part them.
             self._sink = None

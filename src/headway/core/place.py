@@ -140,9 +140,16 @@ class Request(NamedTuple):
     min_context: int = 0
 
 
-def place_sole(
-    world: World, facts: CallFacts, route: Route, snapshot: Snapshot
-) -> Placement | None:
+class Sole(NamedTuple):
+    """The one endpoint of a route, in good health and with nothing to be weighed."""
+
+    endpoint: Endpoint
+    state: EndpointState
+    breaker: Breaker
+    model: str
+
+
+def place_sole(world: World, facts: CallFacts, route: Route, snapshot: Snapshot) -> Sole | None:
     """The usual case at a fraction of the cost: one endpoint, and nothing to say against it.
 
     None: something is to be said, or there is a choice; `place` looks at everything.
@@ -165,7 +172,7 @@ def place_sole(
         or state.limit.limit is not None
     ):
         return None
-    return Placement(Candidate(endpoint, state, breaker, model, 1.0), "only")
+    return Sole(endpoint, state, breaker, model)
 
 
 def place(world: World, request: Request, now: float) -> Placement:

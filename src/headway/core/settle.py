@@ -29,7 +29,7 @@ from headway.core.model import (
     LimitChanged,
     Outcome,
 )
-from headway.core.snapshot import Route
+from headway.core.snapshot import Profile, Route
 from headway.core.state import EndpointState, Pool
 from headway.core.world import Block, World, credential_key
 
@@ -96,30 +96,29 @@ def settle(
     state = world.states.get(attempt.endpoint_id)
     if state is None:
         return
-    breaker = state.breaker(attempt.model, world.rng)
-    permit = Permit(attempt.permit, attempt.is_probe)
+    breaker = state.breakers.get(attempt.model) or state.breaker(attempt.model, world.rng)
     before = breaker.state
     inflight = state.inflight
-    state.inflight = max(0, inflight - 1)  # a forked child ends what only its parent counted
-    health = outcome.health
-    if world.blocks and TRAITS[outcome.kind].blame is not Blame.CREDENTIAL:
-        is_good = health is Health.GOOD and not attempt.lost
-        world.end_trial(state.endpoint, attempt.started_at, now, ok=is_good)
-    if attempt.lost or outcome.free_retry or outcome.kind is FailureClass.CANCELLED:
-        breaker.release(permit)
-    elif health is Health.GOOD:
+    if inflight:  # zero in a forked child, which ends what only its parent counted
+        state.inflight = inflight - 1
+    kind = outcome.kind
+    is_good = kind is FailureClass.OK
+    if world.blocks and TRAITS[kind].blame is not Blame.CREDENTIAL:
+        ok = is_good and not attempt.lost
+        world.end_trial(state.endpoint, attempt.started_at, now, ok=ok)
+    if attempt.lost or outcome.free_retry or kind is FailureClass.CANCELLED:
+        breaker.release(Permit(attempt.permit, attempt.is_probe))
+    elif is_good:
         _learn_success(world, facts, route, pool, state, attempt, outcome, inflight, now)
-        if _was_slow(pool, state, attempt):
-            breaker.record_slow(permit, now)
-            state.blame(SOFT_BADNESS, now)
-        else:
-            breaker.record(permit, Health.GOOD, attempt.started_at, now)
+        _record_success(pool, state, attempt, breaker, now)
         if len(route.endpoint_ids) >= PEERS_MIN:
             pool.ejector.record(attempt.endpoint_id, ok=True)
         if outcome.retry_after_s is not None:
             _exhausted(state, attempt, outcome.retry_after_s, now, emit)
     else:
         _learn_failure(world, facts, pool, state, attempt, outcome, inflight, now, emit)
+        permit = Permit(attempt.permit, attempt.is_probe)
+        health = outcome.health
         if health is Health.NOTHING:
             breaker.release(permit)
         elif _is_only_a_request_to_wait(outcome, route, breaker) and not attempt.is_probe:
@@ -128,6 +127,20 @@ def settle(
             breaker.record(permit, health, attempt.started_at, now)
     if breaker.state is not before:
         _report_breaker(state, attempt.model, breaker, before, now, emit)
+
+
+def _record_success(
+    pool: Pool, state: EndpointState, attempt: Attempt, breaker: Breaker, now: float
+) -> None:
+    profile = state.endpoint.profile
+    if profile is not None and _was_slow(profile, pool, state, attempt):
+        breaker.record_slow(Permit(attempt.permit, attempt.is_probe), now)
+        state.blame(SOFT_BADNESS, now)
+    elif breaker.state is not State.CLOSED:
+        permit = Permit(attempt.permit, attempt.is_probe)
+        breaker.record(permit, Health.GOOD, attempt.started_at, now)
+    elif attempt.permit == breaker.generation:
+        breaker.record_good(now)
 
 
 def _learn_success(
@@ -147,7 +160,8 @@ def _learn_success(
     if state.outs:
         state.served(attempt.model, now)
     state.call_time_s += 0.1 * (seconds - state.call_time_s)
-    state.limit.on_success(inflight)
+    if state.limit.limit is not None:
+        state.limit.on_success(inflight)
     output = outcome.output_tokens or 0
     uncached = attempt.planned_uncached_tokens
     if outcome.input_tokens is not None and outcome.cached_tokens is not None:
@@ -178,10 +192,9 @@ def _exhausted(
         emit(EndpointThrottled(attempt.endpoint_id, attempt.model, now + hint, now))
 
 
-def _was_slow(pool: Pool, state: EndpointState, attempt: Attempt) -> bool:
+def _was_slow(profile: Profile, pool: Pool, state: EndpointState, attempt: Attempt) -> bool:
     """Whether the first token came far later than planned, and later than the pool's others do."""
-    profile = state.endpoint.profile
-    if profile is None or attempt.first_token_at is None:
+    if attempt.first_token_at is None:
         return False
     ttft = attempt.first_token_at - attempt.started_at
     load = state.endpoint.planned_load

@@ -10,6 +10,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ class WatchedStream:
         self._passed = self._handover.passed
         self._source = source
         self._chunks = chunks
+        self._pid = os.getpid()
         self._is_over = False
         self._is_closed = False
 
@@ -86,6 +88,11 @@ class WatchedStream:
             _thread.start_new_thread(_close_quietly, (self,))
             return
         self._is_closed = True
+        if os.getpid() != self._pid:
+            # The connection is the parent's, and so may be whoever held its pool's lock at the
+            # fork: draining would steal its bytes, closing could wait for ever.
+            self._trial.closed()
+            return
         try:
             if self._handover.wants_drain and not self._is_over:
                 self._drain()
@@ -136,6 +143,7 @@ class AsyncWatchedStream:
         self._needs_timer = (
             trial.limits.is_bounded and not trial.reads_are_limited and not trial.flight.is_observed
         )
+        self._pid = os.getpid()
         self._is_over = False
         self._is_closed = False
 
@@ -184,6 +192,9 @@ class AsyncWatchedStream:
         if self._is_closed:
             return
         self._is_closed = True
+        if os.getpid() != self._pid:  # as above
+            self._trial.closed()
+            return
         try:
             if self._handover.wants_drain and not self._is_over:
                 await self._drain()
