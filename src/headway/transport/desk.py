@@ -272,6 +272,10 @@ class Desk:
             self._warm.clear()
         self._warm[origin] = self.host.clock()
 
+    def broken(self, origin: tuple[str, str, int | None]) -> None:
+        """An origin failed to answer: that is what it does now, not what old connections do."""
+        self._warm.pop(origin, None)
+
     def is_warm(self, origin: tuple[str, str, int | None]) -> bool:
         """Whether a connection to this origin may be an old one."""
         return self.host.clock() - self._warm.get(origin, float("-inf")) < WARM_S

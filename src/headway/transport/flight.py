@@ -131,7 +131,7 @@ class Flight:
         target = self.desk.aim.target(endpoint)
         extra_headers = self.record.propagation_headers(attempt)
         extensions = self._extensions
-        if trial.limits.until != INFINITY:
+        if trial.limits.until != INFINITY or self.had_stale(trial):
             extensions = limited(extensions, trial.limits)
         if is_same and target.is_plain and not (secret or extra_headers or trial.injected):
             # The usual case with one endpoint: nobody asks for a change.
@@ -158,6 +158,17 @@ class Flight:
             self.request, target, self.place, attempt.model, shot, extensions
         )
         return trial.request
+
+    def had_stale(self, trial: Trial) -> bool:
+        """Whether an earlier attempt's connection to the same place was taken for a stale one."""
+        number = trial.attempt.number
+        return number > 1 and any(
+            t.attempt.number < number
+            and t.origin == trial.origin
+            and t.outcome is not None
+            and t.outcome.free_retry
+            for t in self.trials.values()
+        )
 
     def _asks_for_usage(self, endpoint: Endpoint) -> bool:
         facts = self.body_facts

@@ -36,6 +36,7 @@ class Limits:
         "deadline_at",
         "drain_by",
         "first_token_by",
+        "has_connected",
         "idle_s",
         "is_bounded",
         "is_fresh",
@@ -49,6 +50,9 @@ class Limits:
         self.idle_s = attempt.idle_s
         self.is_bounded = not (self.deadline_at == self.first_token_by == self.idle_s == INFINITY)
         """False: there is nothing to keep time for, and the clock need not be read."""
+        self.has_connected = False
+        """A connection was made for it: httpcore asks for that phase's timeout then, and only then.
+        Told where the request carries `Timeouts`."""
         self.progress_at: float | None = None
         """Since when content is awaited; None before the first."""
         self.is_fresh = False
@@ -123,9 +127,13 @@ class Timeouts(dict[str, float | None]):
 
     def get(self, phase: str, default: Any = None, /) -> Any:
         """The timeout of a phase that begins now."""
+        if phase == "connect":
+            self._limits.has_connected = True
         return self._limits.shorter(super().get(phase, default))
 
     def __getitem__(self, phase: str) -> float | None:
+        if phase == "connect":
+            self._limits.has_connected = True
         return self._limits.shorter(super().__getitem__(phase))
 
 

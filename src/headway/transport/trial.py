@@ -338,8 +338,13 @@ class Trial:
                     return Outcome(FailureClass.STALLED, error_type="idle_timeout")
                 case _:
                     pass
-        reused = self.flight.desk.is_warm(self.origin)
+        desk = self.flight.desk
+        reused = desk.is_warm(self.origin)
+        if reused and self.limits.has_connected and self.flight.had_stale(self):
+            reused = False  # a second break, on a connection that was made for it
         outcome = quirks.classify_exception(exc, phase=phase, reused=reused)
+        if phase == "send" and outcome is not None and not outcome.free_retry:
+            desk.broken(self.origin)
         if outcome is not None and self.flight.is_delegated:
             outcome = outcome._replace(free_retry=False)  # the SDK sends again by itself
         return outcome
