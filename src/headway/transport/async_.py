@@ -20,6 +20,7 @@ from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.pools import Pools
 from headway.transport.redirects import HOPS_MAX, REDIRECTS, onward
 from headway.transport.sync import CLOSED
+from headway.transport.timed import Timed
 from headway.transport.trial import State, Trial
 from headway.transport.wake import asleep, current_loop
 from headway.transport.watch import AsyncWatchedStream
@@ -182,7 +183,7 @@ class AsyncTransport:
         """The same chunks, each read bounded by what is left, where the connection can't do it."""
         if trial.reads_are_limited or trial.flight.is_observed or trial.limits.left_s() is None:
             return chunks
-        return _Timed(trial, chunks)
+        return Timed(trial.limits, chunks)
 
     async def _dock(self, trial: Trial, response: httpx2.Response, chunks: Any) -> None:
         """Give the response its body back, or close it."""
@@ -229,20 +230,3 @@ class AsyncTransport:
 
 def _within(seconds: float | None) -> AbstractContextManager[object]:
     return contextlib.nullcontext() if seconds is None else anyio.fail_after(seconds)
-
-
-class _Timed:
-    """Chunks, each awaited no longer than what is left."""
-
-    def __init__(self, trial: Trial, chunks: Any) -> None:
-        self._trial = trial
-        self._chunks = chunks
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        left = self._trial.limits.left_s()
-        with anyio.fail_after(left):
-            chunk: bytes = await self._chunks.__anext__()
-            return chunk

@@ -380,6 +380,14 @@ class Trial:
         assert self.observer is not None
         return self.observer.feed if self._inflater is None else self._feed_inflated
 
+    @property
+    def quick(self) -> Callable[[bytes], bytes]:
+        """Tries a piece of the stream as plain content, once the first has come."""
+        observer = self.observer
+        if observer is None or self._inflater is not None or not observer.content_events:
+            return _nothing
+        return observer.quick
+
     def _feed_inflated(self, chunk: bytes) -> bytes:
         assert self.observer is not None
         assert self._inflater is not None
@@ -419,3 +427,7 @@ class Trial:
 def _is_document(headers: Mapping[str, str]) -> bool:
     """JSON or a web page: not an event stream, whatever was asked for."""
     return headers.get("content-type", "").startswith(("application/json", "text/html"))
+
+
+def _nothing(_chunk: bytes) -> bytes:
+    return b""
