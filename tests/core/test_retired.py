@@ -71,7 +71,7 @@ def test_what_comes_back_is_the_policys_again() -> None:
 
 
 def test_what_is_kept_is_bounded_and_the_longest_gone_goes_first() -> None:
-    names = [f"e{i}" for i in range(RETIRED_MAX + 10)]
+    names = [f"e{i:03}" for i in range(RETIRED_MAX + 10)]
     bench = Bench(snapshot(route(dict.fromkeys(names, 1))))
     bench.engine.swap(snapshot(route({"c": 1}), version=2), 1.0, holding=frozenset(names))
 
