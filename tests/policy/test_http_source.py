@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import socket
+import threading
 from collections.abc import Iterator
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
@@ -235,6 +236,23 @@ def test_a_server_that_drips_is_given_up(server: PolicyServer) -> None:
     server.answer = drip  # type: ignore[assignment]
     with pytest.raises(FetchError, match="took longer than 5 s"):
         HttpSource(server.url, clock=lambda: now[0]).fetch()
+
+
+def test_a_server_that_drips_its_headers_is_given_up(server: PolicyServer) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.close_connection = True
+        try:
+            for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 10_000:
+                handler.wfile.write(bytes([byte]))
+                given_up.wait(0.02)
+        except OSError:
+            given_up.set()
+
+    given_up = threading.Event()
+    server.answer = answer
+    with pytest.raises(FetchError, match="ReadTimeout"):
+        HttpSource(server.url, timeout_s=0.2).fetch()
+    assert given_up.wait(10)
 
 
 def test_a_connection_that_ends_early_or_never_begins_is_a_fetch_error(

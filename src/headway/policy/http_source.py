@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import functools
 import hashlib
 import ssl
 import time
@@ -17,9 +18,10 @@ from headway.credentials import Credential
 from headway.errors import FetchError, PolicyError
 from headway.hosts import Origin, check_patterns, is_loopback, origin_allowed, origin_of
 from headway.policy.document import format_of
-from headway.policy.parse import DOCUMENT_BYTES_MAX
+from headway.policy.http_deadline import hurry
 from headway.policy.signing import SUFFIX
 from headway.policy.sources import (
+    CHUNK_BYTES,
     NotModified,
     PolicyArgument,
     PolicySource,
@@ -143,6 +145,8 @@ class HttpSource(PolicySource):
             stack.enter_context(_uninstrumented())
             try:
                 client = stack.enter_context(self._client())
+                if hasattr(client._transport, "_pool"):
+                    hurry(client, give_up_at, self._clock)
                 response = self._follow(client, stack, url, etag, give_up_at)
             except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
                 # Its text may repeat a URL with a token in its query: the class says enough.
@@ -162,8 +166,8 @@ class HttpSource(PolicySource):
     def _client(self) -> httpx2.Client:
         import httpx2
 
-        if self._ssl_context is None:  # kept: building one costs more than the fetch
-            self._ssl_context = httpx2.create_ssl_context()
+        if self._ssl_context is None:
+            self._ssl_context = _usual_ssl_context()
         return httpx2.Client(
             verify=self._ssl_context,
             trust_env=False,
@@ -236,10 +240,14 @@ class HttpSource(PolicySource):
                 # Not in chunks of a size: those would be waited for, out of sight of the clock.
                 for raw in response.iter_raw():
                     self._check_time(give_up_at)
-                    # Decoded a bounded piece at a time: a few bytes can unfold to gigabytes.
-                    yield raw if unzip is None else unzip.decompress(raw, DOCUMENT_BYTES_MAX + 1)
-                    if unzip is not None and unzip.unconsumed_tail:
-                        yield bytes(DOCUMENT_BYTES_MAX + 1)  # more than the cap: let it say so
+                    if unzip is None:
+                        yield raw
+                        continue
+                    packed = raw
+                    while packed:
+                        # A bounded piece at a time: a few bytes can unfold to gigabytes.
+                        yield unzip.decompress(packed, CHUNK_BYTES)
+                        packed = unzip.unconsumed_tail
             except httpx2.HTTPError as exc:
                 self._fail(f"{type(exc).__name__} while reading it")
             except zlib.error:
@@ -263,6 +271,13 @@ class HttpSource(PolicySource):
 
     def _fail(self, message: str, *, expected: str | None = None) -> NoReturn:
         raise FetchError(message, expected=expected, source=self.label) from None
+
+
+@functools.cache  # building one costs more than a fetch, and half a megabyte
+def _usual_ssl_context() -> ssl.SSLContext:
+    import httpx2
+
+    return httpx2.create_ssl_context()
 
 
 def without_query(url: str) -> str:
