@@ -210,9 +210,10 @@ class Bench:
 
     def _words(self) -> str:
         said = " then ".join(dict.fromkeys(seen.words for seen in self.calls))
-        return f"{said}; {self._requests()}"
+        return f"{said}; {self.requests()}"
 
-    def _requests(self) -> str:
+    def requests(self) -> str:
+        """How many each endpoint received, in words."""
         hits = self.hits[:1] if self.is_plain else self.hits
         if len(hits) == 1:
             return f"{hits[0]} request{'s' if hits[0] != 1 else ''}"
