@@ -16,6 +16,7 @@ from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
 from headway.transport.hedged import fly_tasks
 from headway.transport.keys import credential_refused, declared_credential
+from headway.transport.overheard import AsyncOverheardStream
 from headway.transport.pools import Pools
 from headway.transport.sync import CLOSED
 from headway.transport.trial import State, Trial
@@ -39,6 +40,7 @@ class AsyncTransport:
         self._desk = Desk(host, home)
         self._pools = Pools(http)
         self._stream_class = byte_stream_class(AsyncWatchedStream, home.family.AsyncByteStream)
+        self._overheard_class = byte_stream_class(AsyncOverheardStream, home.family.AsyncByteStream)
 
     @property
     def host(self) -> CallHost:
@@ -53,7 +55,7 @@ class AsyncTransport:
         if arrival is None:
             return await self._forward(request)
         if isinstance(arrival, Detour):
-            return await self._forward(await self._detoured(arrival, request))
+            return await self._detour(arrival, request)
         flight = self._desk.begin(arrival)
         if flight is None:
             return await self._forward(request)
@@ -70,7 +72,17 @@ class AsyncTransport:
         response: httpx2.Response = await transport.handle_async_request(request)
         return response
 
+    async def _detour(self, detour: Detour, request: httpx2.Request) -> httpx2.Response:
+        response = await self._forward(await self._detoured(detour, request))
+        ear = self._desk.ear(detour, response)
+        if ear is not None:
+            overheard: Any = self._overheard_class(response.stream, ear)
+            response.stream = overheard
+        return response
+
     async def _detoured(self, detour: Detour, request: httpx2.Request) -> httpx2.Request:
+        if detour.endpoint is None:
+            return request
         try:
             secret = await self._secret(detour.endpoint)
         except CredentialUnavailable as exc:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headway.record import CallRecord
     from headway.transport.body import BodyFacts
     from headway.transport.desk import Desk
+    from headway.transport.form import Form, FormBody
     from headway.transport.home import Place
     from headway.transport.ports import CallHost
     from headway.transport.surfaces import Surface
@@ -45,6 +46,8 @@ class Intake(NamedTuple):
     body: bytes
     body_facts: BodyFacts
     facts: CallFacts
+    form: Form | None = None
+    """The body, where it is a multipart form; `body` is empty then."""
 
 
 class Flight:
@@ -59,6 +62,7 @@ class Flight:
         "clock",
         "desk",
         "facts",
+        "form",
         "host",
         "is_delegated",
         "is_observed",
@@ -82,6 +86,7 @@ class Flight:
         self.place = intake.place
         self.body = intake.body
         self.body_facts = intake.body_facts
+        self.form = intake.form
         self.facts = intake.facts
         self.record = record
         self.call = call
@@ -138,17 +143,8 @@ class Flight:
             self.request.extensions = extensions
             trial.request = self.request
             return self.request
-        body = bodies.rewrite(
-            self.body,
-            self.body_facts,
-            model=None if is_same else attempt.model,
-            include_usage=trial.injected,
-            drop=endpoint.params_drop,
-            rename=endpoint.params_rename or None,
-            set_=endpoint.params_set or None,
-        )
         shot = Shot(
-            body=None if body is self.body else body,
+            body=self._rewritten(trial, None if is_same else attempt.model),
             secret=secret,
             extra_headers=extra_headers,
             plain_encoding=self.facts.stream,
@@ -158,6 +154,27 @@ class Flight:
             self.request, target, self.place, attempt.model, shot, extensions
         )
         return trial.request
+
+    def _rewritten(self, trial: Trial, model: str | None) -> bytes | FormBody | None:
+        """The body for an endpoint; None: as it is."""
+        endpoint = trial.endpoint
+        if self.form is not None:
+            return self.form.rewritten(
+                model=model,
+                drop=endpoint.params_drop,
+                rename=endpoint.params_rename,
+                set_=endpoint.params_set,
+            )
+        body = bodies.rewrite(
+            self.body,
+            self.body_facts,
+            model=model,
+            include_usage=trial.injected,
+            drop=endpoint.params_drop,
+            rename=endpoint.params_rename or None,
+            set_=endpoint.params_set or None,
+        )
+        return None if body is self.body else body
 
     def _asks_for_usage(self, endpoint: Endpoint) -> bool:
         facts = self.body_facts
@@ -184,6 +201,7 @@ class Flight:
             and facts.repeatable
             and facts.pinned_to is None
             and not facts.delegated
+            and (self.form is None or self.form.is_shareable)
         )
 
     def is_settled_by(self, trial: Trial) -> bool:
@@ -216,6 +234,12 @@ class Flight:
         return own or Endpoint(id="default", base_url=self.desk.home.base_url)
 
     # -- what attempts teach this side
+
+    def settled(self, outcome: Outcome) -> Outcome:
+        """What the call is told: a body that can't be had again ends it."""
+        if self.form is None or not self.form.is_spent:
+            return outcome
+        return outcome._replace(should_retry=False, free_retry=False)
 
     def learned(self, trial: Trial, outcome: Outcome, body: bytes) -> Outcome:
         """An endpoint that refuses `stream_options` isn't asked again; the call goes on at once."""

@@ -47,13 +47,8 @@ def stream(trial: Trial, observer: StreamObserver) -> None:
 
 
 def _pin(trial: Trial, ids: tuple[str, ...]) -> None:
-    # The client's own endpoint is where unknown objects are looked for: no need to remember those.
-    if (
-        ids
-        and not trial.flight.is_observed
-        and trial.endpoint.id != trial.flight.desk.own_endpoint()
-    ):
-        trial.flight.host.pins.record(ids, trial.endpoint.id)
+    if ids and not trial.flight.is_observed:
+        trial.flight.desk.remember(ids, trial.endpoint.id)
 
 
 def with_tokens(outcome: Outcome, usage: Usage | None, status: int | None) -> Outcome:

@@ -15,6 +15,7 @@ from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
 from headway.transport.hedged import fly_threads, threads_left
 from headway.transport.keys import credential_refused, declared_credential
+from headway.transport.overheard import OverheardStream
 from headway.transport.pools import Pools
 from headway.transport.trial import State, Trial
 from headway.transport.wake import sleep
@@ -41,6 +42,7 @@ class Transport:
         self._pools = Pools(http)
         collecting.watch()
         self._stream_class = byte_stream_class(WatchedStream, home.family.SyncByteStream)
+        self._overheard_class = byte_stream_class(OverheardStream, home.family.SyncByteStream)
 
     @property
     def host(self) -> CallHost:
@@ -55,7 +57,7 @@ class Transport:
         if arrival is None:
             return self._forward(request)
         if isinstance(arrival, Detour):
-            return self._forward(self._detoured(arrival, request))
+            return self._detour(arrival, request)
         flight = self._desk.begin(arrival)
         if flight is None:
             return self._forward(request)
@@ -71,7 +73,17 @@ class Transport:
         response: httpx2.Response = self._pools.sync(request.url).handle_request(request)
         return response
 
+    def _detour(self, detour: Detour, request: httpx2.Request) -> httpx2.Response:
+        response = self._forward(self._detoured(detour, request))
+        ear = self._desk.ear(detour, response)
+        if ear is not None:
+            overheard: Any = self._overheard_class(response.stream, ear)
+            response.stream = overheard
+        return response
+
     def _detoured(self, detour: Detour, request: httpx2.Request) -> httpx2.Request:
+        if detour.endpoint is None:
+            return request
         try:
             secret = self._secret(detour.endpoint)
         except CredentialUnavailable as exc:
