@@ -24,7 +24,10 @@ CALLS: dict[str, tuple[R, Callable[[Any, Any], Any]]] = {
         lambda c, f: c.audio.transcriptions.create(file=f, model="whisper-1", prompt="names"),
     ),
     "translations": (TEXT, lambda c, f: c.audio.translations.create(file=f, model="whisper-1")),
-    "edits": (IMAGE, lambda c, f: c.images.edit(image=[f, f], prompt="x", model="gpt-image-1", n=2)),
+    "edits": (
+        IMAGE,
+        lambda c, f: c.images.edit(image=[f, f], prompt="x", model="gpt-image-1", n=2),
+    ),
     "variations": (IMAGE, lambda c, f: c.images.create_variation(image=f, model="dall-e-2")),
 }
 SOUND = bytes(range(256)) * 600

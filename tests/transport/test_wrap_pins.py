@@ -102,7 +102,11 @@ def test_an_unknown_object_is_looked_for_at_the_clients_own_endpoint(
 def test_what_is_made_at_another_endpoint_is_remembered_with_it(
     encoding: str, serve: Callable[..., Any], caller: Callable[..., Any]
 ) -> None:
-    listed = {"object": "list", "data": [{"id": "cfile_1", "container_id": "cntr_1"}]}
+    listed = {
+        "object": "list",
+        "has_more": False,
+        "data": [{"id": "cfile_1", "container_id": "cntr_1"}],
+    }
     body = json.dumps(listed).encode()
     told = R(200, body if encoding == "identity" else gzip.compress(body))
     told.headers = {"content-encoding": encoding}
@@ -111,7 +115,7 @@ def test_what_is_made_at_another_endpoint_is_remembered_with_it(
     client = caller(a.url, host)
 
     client.run(client.client.responses.create(model="m", input="x"))
-    page = client.run(client.client.containers.files.list("cntr_1"))
+    listing = client.drain(client.client.containers.files.list("cntr_1"))
     client.run(
         client.client.batches.create(
             input_file_id="cfile_1", endpoint="/v1/responses", completion_window="24h"
@@ -119,7 +123,7 @@ def test_what_is_made_at_another_endpoint_is_remembered_with_it(
     )
     client.run(client.client.batches.retrieve("batch_1"))
 
-    assert [file.id for file in page.data] == ["cfile_1"]
+    assert [file.id for file in listing] == ["cfile_1"]
     assert [seen.path for seen in b.hits[1:]] == [
         "/v1/containers/cntr_1/files",
         "/v1/batches",

@@ -137,10 +137,7 @@ def _judge(
     if not head:
         return _disguised(FailureClass.INCOMPLETE_STREAM, "empty_body", ran=True), None
     if len(body) > REPLY_PARSE_BYTES and is_json:
-        # The caller's SDK will parse it; doing that twice for a megabyte of floats is not worth
-        # what a damaged middle would teach.
-        closed = body.rstrip().endswith((b"}", b"]"))
-        return None if closed else _CUT, None
+        return None if _is_whole(body) else _CUT, None
     try:
         value = load_json(body)
     except (ValueError, RecursionError):
@@ -154,6 +151,24 @@ def _judge(
     if surface in _JSON_ONLY:
         return _disguised(FailureClass.INCOMPLETE_STREAM, "not_an_object", ran=True), None
     return None, None
+
+
+def _is_whole(body: bytes) -> bool:
+    """Whether a large body is all there.
+
+    The caller's SDK will parse it; doing that twice for a megabyte of floats is not worth what a
+    damaged middle would teach. So it is parsed only where counting brackets leaves a doubt: text in
+    it (code, most likely) may hold some that don't match.
+    """
+    if not body.rstrip().endswith((b"}", b"]")):
+        return False
+    if body.count(b"{") == body.count(b"}") and body.count(b"[") == body.count(b"]"):
+        return True
+    try:
+        load_json(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def classify_error(error: object) -> Outcome:

@@ -15,12 +15,13 @@ from headway.errors import DeadlineExceeded, TaskLimitExceeded
 from headway.task import current_scope, unanswered
 from headway.transport import body as bodies
 from headway.transport.aim import Aim, Shot
-from headway.transport.flight import Flight, Intake, sends_before
+from headway.transport.flight import Flight, Intake
 from headway.transport.form import Form
-from headway.transport.home import Place
+from headway.transport.home import Origin, Place
 from headway.transport.overheard import Ear, is_told
 from headway.transport.pins import ids_in_document, ids_in_response
-from headway.transport.redirects import HOP
+from headway.transport.redirects import BARE, HOP, REDIRECTS, bare, forbidden, guarded
+from headway.transport.resends import sends_before
 from headway.transport.surfaces import Surface, classify_request, refine
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ class Desk:
         """(method, raw path) -> what it is, for requests of the client's own origin."""
 
     def receive(self, request: httpx2.Request) -> Arrival | Detour | None:
-        """Look at a request; None: let it pass."""
+        """Look at a request; None: let it pass (see `passing` and `passed`)."""
         host, home = self.host, self.home
         if host.disabled or home.signed or HOP in request.extensions:
             return None
@@ -104,6 +105,32 @@ class Desk:
                 self._managed.clear()
             managed = self._managed[key] = (surface, place)
         return Arrival(request, *managed)
+
+    def passing(self, request: httpx2.Request) -> httpx2.Request:
+        """The request to send for one that passes: itself, unless a redirect leads it elsewhere."""
+        return bare(self, request) if request.extensions.get(HOP) == BARE else request
+
+    def passed(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """The answer to a request that passed: itself, unless it is a redirect with a body."""
+        if response.status_code in REDIRECTS and not guarded(self, request, response):
+            return forbidden(self, response, None)
+        return response
+
+    def returned(self, detour: Detour, response: httpx2.Response) -> httpx2.Response:
+        """The answer of the endpoint that holds what was asked for."""
+        if response.status_code in REDIRECTS:
+            response = forbidden(self, response, detour.endpoint)
+        return response
+
+    def unsigned(self, origin: Origin, response: httpx2.Response) -> httpx2.Response:
+        """The reply of some origin without its cookies, if that isn't the client's own.
+
+        The http client asked its own host, and would keep them as that one's.
+        """
+        if origin != self.home.origin:
+            kept = [h for h in response.headers.raw if h[0].lower() != b"set-cookie"]
+            response.headers = self.home.family.Headers(kept)
+        return response
 
     def _bound(self, request: httpx2.Request, surface: Surface, place: Place) -> Detour | None:
         """Where an unmanaged request has to go; None: it passes."""
@@ -292,6 +319,10 @@ class Desk:
         if len(self._warm) >= WARM_MAX:
             self._warm.clear()
         self._warm[origin] = self.host.clock()
+
+    def broken(self, origin: tuple[str, str, int | None]) -> None:
+        """An origin failed to answer: that is what it does now, not what old connections do."""
+        self._warm.pop(origin, None)
 
     def is_warm(self, origin: tuple[str, str, int | None]) -> bool:
         """Whether a connection to this origin may be an old one."""

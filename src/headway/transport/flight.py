@@ -18,7 +18,8 @@ from headway.transport.bystander import Bystander, Watcher
 from headway.transport.disguise import is_disguised, unmasked
 from headway.transport.keys import credential_refused
 from headway.transport.limits import Limits
-from headway.transport.redirects import HOP, forbidden
+from headway.transport.redirects import HOP, PLAIN, forbidden
+from headway.transport.resends import is_retried_by_sdk, sends_before
 from headway.transport.trial import State, Trial
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Flight:
         target = self.desk.aim.target(endpoint)
         extra_headers = self.record.propagation_headers(attempt)
         extensions = self._extensions
-        if trial.limits.until != INFINITY:
+        if trial.limits.until != INFINITY or self.had_stale(trial):
             extensions = limited(extensions, trial.limits)
         if is_same and target.is_plain and not (secret or extra_headers or trial.injected):
             # The usual case with one endpoint: nobody asks for a change.
@@ -175,6 +176,17 @@ class Flight:
             set_=endpoint.params_set or None,
         )
         return None if body is self.body else body
+
+    def had_stale(self, trial: Trial) -> bool:
+        """Whether an earlier attempt's connection to the same place was taken for a stale one."""
+        number = trial.attempt.number
+        return number > 1 and any(
+            t.attempt.number < number
+            and t.origin == trial.origin
+            and t.outcome is not None
+            and t.outcome.free_retry
+            for t in self.trials.values()
+        )
 
     def _asks_for_usage(self, endpoint: Endpoint) -> bool:
         facts = self.body_facts
@@ -264,6 +276,8 @@ class Flight:
     def present(self, trial: Trial) -> httpx2.Response:
         """The response the application gets, or raises what it gets instead."""
         if self.is_delegated or self.is_observed:
+            if self.is_delegated and is_disguised(trial):
+                trial.response = unmasked(trial)
             self._leave_to_sdk(trial)
             response = self._plain_answer(trial)
         else:
@@ -283,7 +297,7 @@ class Flight:
         response = trial.response
         assert response is not None
         if 300 <= response.status_code < 400:
-            response = forbidden(self.desk.home.family, response, trial.endpoint)
+            response = forbidden(self.desk, response, trial.endpoint)
         elif is_disguised(trial):
             response = unmasked(trial)
         self._stamp(response, trial)
@@ -291,7 +305,7 @@ class Flight:
 
     def _leave_to_sdk(self, trial: Trial) -> None:
         """The call is over, unless the SDK sends it again: which it does not say."""
-        if not (self._is_granted and _is_retried_by_sdk(trial)):
+        if not (self._is_granted and is_retried_by_sdk(trial)):
             self.record.release()
             return
         sent = sends_before(self.request)
@@ -314,7 +328,9 @@ class Flight:
         response = trial.response
         assert response is not None
         if 300 <= response.status_code < 400:
-            self.request.extensions = {**self.request.extensions, HOP: True}
+            if not self.is_observed:
+                return forbidden(self.desk, response, trial.endpoint)
+            self.request.extensions = {**self.request.extensions, HOP: PLAIN}
         elif not granted and trial.state is State.FAILED and response.status_code >= 400:
             response.headers["x-should-retry"] = "false"
         return response
@@ -367,24 +383,6 @@ class Flight:
         self.watcher.cancel(self.clock())
         if not self._is_left:
             self.record.release()
-
-
-def sends_before(request: httpx2.Request) -> int:
-    """How often the SDK says that it has sent a request before."""
-    count = request.headers.get("x-stainless-retry-count", "")
-    return int(count) if count.isdecimal() else 0
-
-
-def _is_retried_by_sdk(trial: Trial) -> bool:
-    """Whether the SDK sends a request again that came to this, if it has attempts left."""
-    if trial.error is not None:
-        return True
-    response = trial.response
-    assert response is not None
-    told = trial.headers.get("x-should-retry")
-    if told in ("true", "false"):
-        return told == "true" and response.status_code >= 400
-    return response.status_code in (408, 409, 429) or response.status_code >= 500
 
 
 _STAMPED_PLAIN = frozenset(

@@ -43,7 +43,7 @@ def stream(trial: Trial, observer: StreamObserver) -> None:
     record.finish_reasons = list(observer.finish_reasons)
     record.content_chunks = observer.content_events
     if observer.response_id is not None and trial.flight.surface.creates:
-        _pin(trial, (observer.response_id,))
+        _pin(trial, (observer.response_id, *observer.objects))
 
 
 def _pin(trial: Trial, ids: tuple[str, ...]) -> None:

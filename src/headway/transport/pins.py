@@ -110,6 +110,11 @@ def ids_in_document(body: bytes) -> tuple[str, ...]:
         document = load_json(body)
     except (ValueError, RecursionError):
         return ()
+    return ids_in(document)
+
+
+def ids_in(document: object) -> tuple[str, ...]:
+    """The same of a document already parsed."""
     ids: dict[str, None] = {}
     for name in _named_in(document):
         if 0 < len(name) <= ID_CHARS_MAX:
