@@ -16,6 +16,7 @@ from headway.transport.flight import Flight
 from headway.transport.hedged import fly_threads, threads_left
 from headway.transport.home import origin_of
 from headway.transport.keys import credential_refused, declared_credential
+from headway.transport.overheard import OverheardStream
 from headway.transport.pools import Pools
 from headway.transport.redirects import HOPS_MAX, REDIRECTS, onward
 from headway.transport.trial import State, Trial
@@ -43,6 +44,7 @@ class Transport:
         self._pools = Pools(http)
         collecting.watch()
         self._stream_class = byte_stream_class(WatchedStream, home.family.SyncByteStream)
+        self._overheard_class = byte_stream_class(OverheardStream, home.family.SyncByteStream)
 
     @property
     def host(self) -> CallHost:
@@ -80,7 +82,16 @@ class Transport:
             response.close()
         return answer
 
+    def _heard(self, detour: Detour, response: httpx2.Response) -> httpx2.Response:
+        ear = self._desk.ear(detour, response)
+        if ear is not None:
+            overheard: Any = self._overheard_class(response.stream, ear)
+            response.stream = overheard
+        return response
+
     def _detour(self, detour: Detour, request: httpx2.Request) -> httpx2.Response:
+        if detour.endpoint is None:
+            return self._heard(detour, self._pass(request))
         try:
             secret = self._secret(detour.endpoint)
         except CredentialUnavailable as exc:
@@ -91,7 +102,7 @@ class Transport:
         answer = self._desk.returned(detour, response)
         if answer is not response:
             response.close()
-        return answer
+        return self._heard(detour, answer)
 
     def _follow(
         self,
