@@ -311,7 +311,7 @@ class Router:
         self.engine.swap(snapshot, self.clock())
 
     def _on_event(self, event: Event) -> None:
-        if type(event) not in _RECORDED and not (self.mode == "observe" and _is_refusal(event)):
+        if type(event) not in _RECORDED and not _is_only_observed(event, self.mode):
             self._telemetry.on_event(event)
         if self._hook is not None:
             try:
@@ -325,9 +325,9 @@ class Router:
         self.engine.after_fork(threading.Lock(), self.rng)
 
 
-def _is_refusal(event: Event) -> bool:
-    # Nothing was refused where refusals are only observed.
-    return type(event) is CallRejected
+def _is_only_observed(event: Event, mode: str) -> bool:
+    """A refusal that was none: the call went on, and is only told what would have been."""
+    return isinstance(event, CallRejected) and (event.mode or mode) == "observe"
 
 
 def _body_of(model: str, prompt: str | Sequence[Mapping[str, Any]]) -> bytes:

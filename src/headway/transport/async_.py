@@ -15,9 +15,13 @@ from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
 from headway.transport.hedged import fly_tasks
+from headway.transport.home import origin_of
 from headway.transport.keys import credential_refused, declared_credential
+from headway.transport.overheard import AsyncOverheardStream
 from headway.transport.pools import Pools
+from headway.transport.redirects import HOPS_MAX, REDIRECTS, onward
 from headway.transport.sync import CLOSED
+from headway.transport.timed import Timed
 from headway.transport.trial import State, Trial
 from headway.transport.wake import asleep, current_loop
 from headway.transport.watch import AsyncWatchedStream
@@ -39,6 +43,7 @@ class AsyncTransport:
         self._desk = Desk(host, home)
         self._pools = Pools(http)
         self._stream_class = byte_stream_class(AsyncWatchedStream, home.family.AsyncByteStream)
+        self._overheard_class = byte_stream_class(AsyncOverheardStream, home.family.AsyncByteStream)
 
     @property
     def host(self) -> CallHost:
@@ -51,12 +56,12 @@ class AsyncTransport:
             raise RuntimeError(CLOSED)
         arrival = self._desk.receive(request)
         if arrival is None:
-            return await self._forward(request)
+            return await self._pass(request)
         if isinstance(arrival, Detour):
-            return await self._forward(await self._detoured(arrival, request))
+            return await self._detour(arrival, request)
         flight = self._desk.begin(arrival)
         if flight is None:
-            return await self._forward(request)
+            return await self._pass(request)
         try:
             if flight.is_observed:
                 return await self._observe(flight)
@@ -70,12 +75,50 @@ class AsyncTransport:
         response: httpx2.Response = await transport.handle_async_request(request)
         return response
 
-    async def _detoured(self, detour: Detour, request: httpx2.Request) -> httpx2.Request:
+    async def _pass(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._forward(self._desk.passing(request))
+        answer = self._desk.passed(request, response)
+        if answer is not response:
+            await response.aclose()
+        return answer
+
+    def _heard(self, detour: Detour, response: httpx2.Response) -> httpx2.Response:
+        ear = self._desk.ear(detour, response)
+        if ear is not None:
+            overheard: Any = self._overheard_class(response.stream, ear)
+            response.stream = overheard
+        return response
+
+    async def _detour(self, detour: Detour, request: httpx2.Request) -> httpx2.Response:
+        if detour.endpoint is None:
+            return self._heard(detour, await self._pass(request))
         try:
             secret = await self._secret(detour.endpoint)
         except CredentialUnavailable as exc:
             raise credential_refused(exc, detour.endpoint, request) from exc
-        return self._desk.detoured(detour, request, secret)
+        request = self._desk.detoured(detour, request, secret)
+        response = await self._forward(request)
+        response = await self._follow(detour.endpoint, request, response, secret)
+        answer = self._desk.returned(detour, response)
+        if answer is not response:
+            await response.aclose()
+        return self._heard(detour, answer)
+
+    async def _follow(
+        self,
+        endpoint: Endpoint,
+        request: httpx2.Request,
+        response: httpx2.Response,
+        secret: tuple[str, str] | None,
+    ) -> httpx2.Response:
+        """The answer at the end of what redirects may be followed."""
+        for _ in range(HOPS_MAX):
+            following = onward(self._desk, endpoint, request, response, secret)
+            if following is None:
+                break
+            await response.aclose()
+            request, response = following, await self._forward(following)
+        return self._desk.unsigned(origin_of(request.url), response)
 
     async def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
         credential = declared_credential(self._host, endpoint)
@@ -126,6 +169,8 @@ class AsyncTransport:
             # The phases of a send are limited one by one; a timer bounds their sum.
             with _within(left), flight.record.sending(trial.attempt):
                 response = await self._forward(request)
+                if response.status_code in REDIRECTS and not flight.is_observed:
+                    response = await self._follow(trial.endpoint, request, response, secret)
             trial.arrived(response)
             if response.is_closed:
                 trial.swallow(response.content)
@@ -149,7 +194,7 @@ class AsyncTransport:
         """The same chunks, each read bounded by what is left, where the connection can't do it."""
         if trial.reads_are_limited or trial.flight.is_observed or trial.limits.left_s() is None:
             return chunks
-        return _Timed(trial, chunks)
+        return Timed(trial.limits, chunks)
 
     async def _dock(self, trial: Trial, response: httpx2.Response, chunks: Any) -> None:
         """Give the response its body back, or close it."""
@@ -173,6 +218,8 @@ class AsyncTransport:
         loop = current_loop()
         for copy in self._pools.stand_ins(loop):
             await copy.aclose()
+        if self._pools.forsake():
+            return
         try:
             await self._http.aclose()
         except RuntimeError:
@@ -194,20 +241,3 @@ class AsyncTransport:
 
 def _within(seconds: float | None) -> AbstractContextManager[object]:
     return contextlib.nullcontext() if seconds is None else anyio.fail_after(seconds)
-
-
-class _Timed:
-    """Chunks, each awaited no longer than what is left."""
-
-    def __init__(self, trial: Trial, chunks: Any) -> None:
-        self._trial = trial
-        self._chunks = chunks
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        left = self._trial.limits.left_s()
-        with anyio.fail_after(left):
-            chunk: bytes = await self._chunks.__anext__()
-            return chunk

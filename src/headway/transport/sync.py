@@ -14,8 +14,11 @@ from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
 from headway.transport.hedged import fly_threads, threads_left
+from headway.transport.home import origin_of
 from headway.transport.keys import credential_refused, declared_credential
+from headway.transport.overheard import OverheardStream
 from headway.transport.pools import Pools
+from headway.transport.redirects import HOPS_MAX, REDIRECTS, onward
 from headway.transport.trial import State, Trial
 from headway.transport.wake import sleep
 from headway.transport.watch import WatchedStream
@@ -41,6 +44,7 @@ class Transport:
         self._pools = Pools(http)
         collecting.watch()
         self._stream_class = byte_stream_class(WatchedStream, home.family.SyncByteStream)
+        self._overheard_class = byte_stream_class(OverheardStream, home.family.SyncByteStream)
 
     @property
     def host(self) -> CallHost:
@@ -53,12 +57,12 @@ class Transport:
             raise RuntimeError(CLOSED)
         arrival = self._desk.receive(request)
         if arrival is None:
-            return self._forward(request)
+            return self._pass(request)
         if isinstance(arrival, Detour):
-            return self._forward(self._detoured(arrival, request))
+            return self._detour(arrival, request)
         flight = self._desk.begin(arrival)
         if flight is None:
-            return self._forward(request)
+            return self._pass(request)
         try:
             if flight.is_observed:
                 return self._observe(flight)
@@ -71,12 +75,50 @@ class Transport:
         response: httpx2.Response = self._pools.sync(request.url).handle_request(request)
         return response
 
-    def _detoured(self, detour: Detour, request: httpx2.Request) -> httpx2.Request:
+    def _pass(self, request: httpx2.Request) -> httpx2.Response:
+        response = self._forward(self._desk.passing(request))
+        answer = self._desk.passed(request, response)
+        if answer is not response:
+            response.close()
+        return answer
+
+    def _heard(self, detour: Detour, response: httpx2.Response) -> httpx2.Response:
+        ear = self._desk.ear(detour, response)
+        if ear is not None:
+            overheard: Any = self._overheard_class(response.stream, ear)
+            response.stream = overheard
+        return response
+
+    def _detour(self, detour: Detour, request: httpx2.Request) -> httpx2.Response:
+        if detour.endpoint is None:
+            return self._heard(detour, self._pass(request))
         try:
             secret = self._secret(detour.endpoint)
         except CredentialUnavailable as exc:
             raise credential_refused(exc, detour.endpoint, request) from exc
-        return self._desk.detoured(detour, request, secret)
+        request = self._desk.detoured(detour, request, secret)
+        response = self._forward(request)
+        response = self._follow(detour.endpoint, request, response, secret)
+        answer = self._desk.returned(detour, response)
+        if answer is not response:
+            response.close()
+        return self._heard(detour, answer)
+
+    def _follow(
+        self,
+        endpoint: Endpoint,
+        request: httpx2.Request,
+        response: httpx2.Response,
+        secret: tuple[str, str] | None,
+    ) -> httpx2.Response:
+        """The answer at the end of what redirects may be followed."""
+        for _ in range(HOPS_MAX):
+            following = onward(self._desk, endpoint, request, response, secret)
+            if following is None:
+                break
+            response.close()
+            request, response = following, self._forward(following)
+        return self._desk.unsigned(origin_of(request.url), response)
 
     def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
         credential = declared_credential(self._host, endpoint)
@@ -125,6 +167,8 @@ class Transport:
         try:
             with flight.record.sending(trial.attempt):
                 response = self._forward(request)
+                if response.status_code in REDIRECTS and not flight.is_observed:
+                    response = self._follow(trial.endpoint, request, response, secret)
             trial.arrived(response)
             if response.is_closed:
                 trial.swallow(response.content)
@@ -165,7 +209,8 @@ class Transport:
         """Close the user's client, as closing any of the SDK's own copies does."""
         for copy in self._pools.stand_ins():
             copy.close()
-        self._http.close()
+        if not self._pools.forsake():
+            self._http.close()
 
     def __enter__(self) -> Self:
         return self
