@@ -168,7 +168,7 @@ def test_what_a_call_costs() -> None:
     fleet = tuple(replace(s, price=price) for s in SMALL.fleet)
     turns = builtin("chat").sample(3000)
     mean = sum(t.prompt_tokens for t in turns) / len(turns)
-    assert run(fleet=fleet).cost_per_task == pytest.approx(mean / 1e6, rel=0.06)
+    assert run(fleet=fleet).cost_per_task == pytest.approx(mean / 1e6, rel=0.12)
 
 
 def test_a_restart_forgets_and_a_freeze_publishes_nothing() -> None:

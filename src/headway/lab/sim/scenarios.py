@@ -165,6 +165,23 @@ def _one_slow() -> Scenario:
     )
 
 
+def _slow_then_well() -> Scenario:
+    return _faulty(
+        "slow-then-well",
+        "one of four three times slower for five minutes; counted from when it is well again",
+        _one("a", SLOWER, 100.0, 400.0, factor=3.0),
+        load=0.7,
+        warmup_s=400.0,
+        duration_s=800.0,
+        silence_s=1e9,
+        contenders=("headway", "weighted_random", "litellm_latency", "gateway"),
+        checks=(
+            Check("mean_s", over="gateway", at_most=1.15),
+            Check("late_share:a", at_least=0.20, why="it gets its share back"),
+        ),
+    )
+
+
 def _flapping() -> Scenario:
     faults = [_one("a", DIE, t, t + 20.0) for t in range(200, 700, 40)]
     return _faulty(
@@ -533,6 +550,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "one-down": _one_down,
     "brownout": _brownout,
     "one-slow": _one_slow,
+    "slow-then-well": _slow_then_well,
     "flapping": _flapping,
     "throttled": partial(_throttled, None),
     "throttled-hint": partial(_throttled, 5.0),
