@@ -18,6 +18,7 @@ from headway.core.expect import expect
 from headway.core.model import (
     EVENTS,
     INFINITY,
+    Attempt,
     Batch,
     CallFacts,
     EndpointEjected,
@@ -157,6 +158,15 @@ class Engine:
         return Call(
             self, next(self._ids), facts, route, snapshot, pool, sink, now, is_expired=is_expired
         )
+
+    def adopt(
+        self, facts: CallFacts, route: Route, snapshot: Snapshot, pool: Pool, attempt: Attempt
+    ) -> Call:
+        """Make a call of an attempt that is under way already (see `headway.core.light`)."""
+        at = attempt.started_at
+        call = Call(self, next(self._ids), facts, route, snapshot, pool, None, at)
+        call.adopt(attempt)
+        return call
 
     def _still_fresh(self, snapshot: Snapshot, wall_now: float) -> Snapshot:
         """The snapshot to use now: past `fresh_until`, the one without load hints."""

@@ -20,9 +20,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from headway.transport.body_ids import has_server_tools, id_of, stored_ids
+
+if TYPE_CHECKING:
+    import httpx2
 
 HEAD_MEMBERS_MAX = 8
 SUFFIX_TRIES_MAX = 12
@@ -168,6 +171,28 @@ def peek(body: bytes, surface: str = "chat") -> BodyFacts:
     prompt_bytes = len(body) - facts.prompt_start - inline_bytes
     facts.prompt_tokens_estimate = max(0, prompt_bytes) // BYTES_PER_TOKEN + inline_n * IMAGE_TOKENS
     return facts
+
+
+def glance(body: bytes) -> str | None:
+    """The model of a body that asks for no stream; None where it takes a `peek` to tell."""
+    head = _MODEL.match(body)
+    if head is None or b'"stream' in body:
+        return None
+    literal = head[1]
+    if b"\\" in literal:
+        return None
+    try:
+        return literal[1:-1].decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def in_memory(request: httpx2.Request) -> bytes | None:
+    """The body, if it needn't be read from anywhere."""
+    try:
+        return request.content
+    except RuntimeError:  # RequestNotRead, of whichever family
+        return None
 
 
 def _scalar(text: bytes) -> object:
