@@ -15,10 +15,13 @@ from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
 from headway.transport.hedged import fly_tasks
+from headway.transport.home import origin_of
 from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.light import HELD_BYTES_MAX, Light, areplay, depart
 from headway.transport.pools import Pools
+from headway.transport.redirects import HOPS_MAX, REDIRECTS, onward
 from headway.transport.sync import CLOSED
+from headway.transport.timed import Timed
 from headway.transport.trial import State, Trial
 from headway.transport.wake import asleep, current_loop
 from headway.transport.watch import AsyncWatchedStream
@@ -52,15 +55,15 @@ class AsyncTransport:
             raise RuntimeError(CLOSED)
         arrival = self._desk.receive(request)
         if arrival is None:
-            return await self._forward(request)
+            return await self._pass(request)
         if isinstance(arrival, Detour):
-            return await self._forward(await self._detoured(arrival, request))
+            return await self._detour(arrival, request)
         light = depart(self._desk, arrival)
         if light is not None:
             return await self._carry(light, request)
         flight = self._desk.begin(arrival)
         if flight is None:
-            return await self._forward(request)
+            return await self._pass(request)
         try:
             if flight.is_observed:
                 return await self._observe(flight)
@@ -74,12 +77,41 @@ class AsyncTransport:
         response: httpx2.Response = await transport.handle_async_request(request)
         return response
 
-    async def _detoured(self, detour: Detour, request: httpx2.Request) -> httpx2.Request:
+    async def _pass(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._forward(self._desk.passing(request))
+        answer = self._desk.passed(request, response)
+        if answer is not response:
+            await response.aclose()
+        return answer
+
+    async def _detour(self, detour: Detour, request: httpx2.Request) -> httpx2.Response:
         try:
             secret = await self._secret(detour.endpoint)
         except CredentialUnavailable as exc:
             raise credential_refused(exc, detour.endpoint, request) from exc
-        return self._desk.detoured(detour, request, secret)
+        request = self._desk.detoured(detour, request, secret)
+        response = await self._forward(request)
+        response = await self._follow(detour.endpoint, request, response, secret)
+        answer = self._desk.returned(detour, response)
+        if answer is not response:
+            await response.aclose()
+        return answer
+
+    async def _follow(
+        self,
+        endpoint: Endpoint,
+        request: httpx2.Request,
+        response: httpx2.Response,
+        secret: tuple[str, str] | None,
+    ) -> httpx2.Response:
+        """The answer at the end of what redirects may be followed."""
+        for _ in range(HOPS_MAX):
+            following = onward(self._desk, endpoint, request, response, secret)
+            if following is None:
+                break
+            await response.aclose()
+            request, response = following, await self._forward(following)
+        return self._desk.unsigned(origin_of(request.url), response)
 
     async def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
         credential = declared_credential(self._host, endpoint)
@@ -128,6 +160,8 @@ class AsyncTransport:
             # The phases of a send are limited one by one; a timer bounds their sum.
             with _within(left), flight.record.sending(trial.attempt):
                 response = await self._forward(request)
+                if response.status_code in REDIRECTS and not flight.is_observed:
+                    response = await self._follow(trial.endpoint, request, response, secret)
         except Exception as exc:
             if not trial.broke(exc):
                 raise
@@ -157,7 +191,7 @@ class AsyncTransport:
         """The same chunks, each read bounded by what is left, where the connection can't do it."""
         if trial.reads_are_limited or trial.flight.is_observed or trial.limits.left_s() is None:
             return chunks
-        return _Timed(trial, chunks)
+        return Timed(trial.limits, chunks)
 
     async def _dock(self, trial: Trial, response: httpx2.Response, chunks: Any) -> None:
         """Give the response its body back, or close it."""
@@ -220,16 +254,36 @@ class AsyncTransport:
         try:
             trial = flight.trial(light.call.attempt)
             trial.request = request
-            if response is not None:
-                await self._receive(trial, response, chunks)
-            elif failure is not None and not trial.broke(failure):
-                raise failure
+            await self._catch_up(flight, trial, response, chunks, failure)
             if not flight.is_settled_by(trial):
                 trial = await self._fly(flight)
             return flight.present(trial)
         except BaseException:
             flight.abandon()
             raise
+
+    async def _catch_up(
+        self,
+        flight: Flight,
+        trial: Trial,
+        response: httpx2.Response | None,
+        chunks: Any,
+        failure: Exception | None,
+    ) -> None:
+        """Tell the attempt what has become of it so far, and feed it what follows."""
+        if response is None:
+            if failure is not None and not trial.broke(failure):
+                raise failure
+            return
+        try:
+            if response.status_code in REDIRECTS:
+                response = await self._follow(trial.endpoint, flight.request, response, None)
+                chunks = _chunks(response)
+        except Exception as exc:
+            if not trial.broke(exc):
+                raise
+        else:
+            await self._receive(trial, response, chunks)
 
     async def _drop(self, light: Light, response: httpx2.Response | None, chunks: Any) -> None:
         """The caller gave up."""
@@ -249,6 +303,8 @@ class AsyncTransport:
         loop = current_loop()
         for copy in self._pools.stand_ins(loop):
             await copy.aclose()
+        if self._pools.forsake():
+            return
         try:
             await self._http.aclose()
         except RuntimeError:
@@ -276,20 +332,3 @@ def _chunks(response: httpx2.Response) -> Any:
 
 def _within(seconds: float | None) -> AbstractContextManager[object]:
     return contextlib.nullcontext() if seconds is None else anyio.fail_after(seconds)
-
-
-class _Timed:
-    """Chunks, each awaited no longer than what is left."""
-
-    def __init__(self, trial: Trial, chunks: Any) -> None:
-        self._trial = trial
-        self._chunks = chunks
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        left = self._trial.limits.left_s()
-        with anyio.fail_after(left):
-            chunk: bytes = await self._chunks.__anext__()
-            return chunk

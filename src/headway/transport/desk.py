@@ -17,7 +17,7 @@ from headway.transport import body as bodies
 from headway.transport.aim import Aim, Shot
 from headway.transport.flight import Flight, Intake, sends_before
 from headway.transport.home import Origin, Place
-from headway.transport.redirects import HOP
+from headway.transport.redirects import BARE, HOP, REDIRECTS, bare, forbidden, guarded
 from headway.transport.surfaces import Surface, classify_request, refine
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Desk:
         """(method, raw path) -> what it is, for requests of the client's own origin."""
 
     def receive(self, request: httpx2.Request) -> Arrival | Detour | None:
-        """Look at a request; None: let it pass."""
+        """Look at a request; None: let it pass (see `passing` and `passed`)."""
         host, home = self.host, self.home
         if host.disabled or home.signed or HOP in request.extensions:
             return None
@@ -99,6 +99,32 @@ class Desk:
                 self._managed.clear()
             managed = self._managed[key] = (surface, place)
         return Arrival(request, *managed)
+
+    def passing(self, request: httpx2.Request) -> httpx2.Request:
+        """The request to send for one that passes: itself, unless a redirect leads it elsewhere."""
+        return bare(self, request) if request.extensions.get(HOP) == BARE else request
+
+    def passed(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """The answer to a request that passed: itself, unless it is a redirect with a body."""
+        if response.status_code in REDIRECTS and not guarded(self, request, response):
+            return forbidden(self, response, None)
+        return response
+
+    def returned(self, detour: Detour, response: httpx2.Response) -> httpx2.Response:
+        """The answer of the endpoint that holds what was asked for."""
+        if response.status_code in REDIRECTS:
+            response = forbidden(self, response, detour.endpoint)
+        return response
+
+    def unsigned(self, origin: Origin, response: httpx2.Response) -> httpx2.Response:
+        """The reply of some origin without its cookies, if that isn't the client's own.
+
+        The http client asked its own host, and would keep them as that one's.
+        """
+        if origin != self.home.origin:
+            kept = [h for h in response.headers.raw if h[0].lower() != b"set-cookie"]
+            response.headers = self.home.family.Headers(kept)
+        return response
 
     def _holder(self, ids: tuple[str, ...]) -> Endpoint | None:
         """The endpoint other than our own that holds the first known of these objects."""
@@ -257,6 +283,10 @@ class Desk:
         if len(self._warm) >= WARM_MAX:
             self._warm.clear()
         self._warm[origin] = now
+
+    def broken(self, origin: tuple[str, str, int | None]) -> None:
+        """An origin failed to answer: that is what it does now, not what old connections do."""
+        self._warm.pop(origin, None)
 
     def is_warm(self, origin: tuple[str, str, int | None]) -> bool:
         """Whether a connection to this origin may be an old one."""

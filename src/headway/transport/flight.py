@@ -18,7 +18,7 @@ from headway.transport.bystander import Bystander, Watcher
 from headway.transport.disguise import is_disguised, unmasked
 from headway.transport.keys import credential_refused
 from headway.transport.limits import Limits
-from headway.transport.redirects import HOP, forbidden
+from headway.transport.redirects import HOP, PLAIN, forbidden
 from headway.transport.trial import State, Trial
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Flight:
         target = self.desk.aim.target(endpoint)
         extra_headers = self.record.propagation_headers(attempt)
         extensions = self._extensions
-        if trial.limits.until != INFINITY:
+        if trial.limits.until != INFINITY or self.had_stale(trial):
             extensions = limited(extensions, trial.limits)
         if is_same and target.is_plain and not (secret or extra_headers or trial.injected):
             # The usual case with one endpoint: nobody asks for a change.
@@ -158,6 +158,17 @@ class Flight:
             self.request, target, self.place, attempt.model, shot, extensions
         )
         return trial.request
+
+    def had_stale(self, trial: Trial) -> bool:
+        """Whether an earlier attempt's connection to the same place was taken for a stale one."""
+        number = trial.attempt.number
+        return number > 1 and any(
+            t.attempt.number < number
+            and t.origin == trial.origin
+            and t.outcome is not None
+            and t.outcome.free_retry
+            for t in self.trials.values()
+        )
 
     def _asks_for_usage(self, endpoint: Endpoint) -> bool:
         facts = self.body_facts
@@ -240,6 +251,8 @@ class Flight:
     def present(self, trial: Trial) -> httpx2.Response:
         """The response the application gets, or raises what it gets instead."""
         if self.is_delegated or self.is_observed:
+            if self.is_delegated and is_disguised(trial):
+                trial.response = unmasked(trial)
             self._leave_to_sdk(trial)
             response = self._plain_answer(trial)
         else:
@@ -259,7 +272,7 @@ class Flight:
         response = trial.response
         assert response is not None
         if 300 <= response.status_code < 400:
-            response = forbidden(self.desk.home.family, response, trial.endpoint)
+            response = forbidden(self.desk, response, trial.endpoint)
         elif is_disguised(trial):
             response = unmasked(trial)
         self._stamp(response, trial)
@@ -290,7 +303,9 @@ class Flight:
         response = trial.response
         assert response is not None
         if 300 <= response.status_code < 400:
-            self.request.extensions = {**self.request.extensions, HOP: True}
+            if not self.is_observed:
+                return forbidden(self.desk, response, trial.endpoint)
+            self.request.extensions = {**self.request.extensions, HOP: PLAIN}
         elif not granted and trial.state is State.FAILED and response.status_code >= 400:
             response.headers["x-should-retry"] = "false"
         return response

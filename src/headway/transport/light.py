@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway import quirks
 from headway.core.light import LightCall, begin_light
-from headway.core.model import CallFacts, FailureClass
+from headway.core.model import OK, CallFacts
 from headway.task import unanswered
 from headway.task.scope import nothing_in_scope
 from headway.transport.body import glance, in_memory
@@ -51,22 +51,16 @@ class Light(NamedTuple):
         """Whether this is the answer; then the call is over."""
         desk = self.desk
         home, host = desk.home, desk.host
-        encoding = encoding_of(headers)
-        plain = body if encoding is None else decoded(encoding, body, home.family)
+        plain: bytes | None = body
+        if "content-encoding" in headers:
+            plain = decoded(encoding_of(headers), body, home.family)
         if plain is None:
             return False
-        outcome, _ = quirks.read_reply(
-            headers,
-            plain,
-            surface=self.arrival.surface.name,
-            wall_now=host.wall_clock(),
-            counted=False,
-        )
-        if outcome.kind is not FailureClass.OK:
+        if not quirks.is_plain_answer(headers, plain):
             return False
         now = host.clock()
         desk.answered(home.origin, now)
-        self.call.succeed(outcome, now)
+        self.call.succeed(OK, now)
         return True
 
     def grown(self) -> Flight:

@@ -36,8 +36,10 @@ class Limits:
         "deadline_at",
         "drain_by",
         "first_token_by",
+        "has_connected",
         "idle_s",
         "is_bounded",
+        "is_fresh",
         "progress_at",
     )
 
@@ -48,8 +50,14 @@ class Limits:
         self.idle_s = attempt.idle_s
         self.is_bounded = not (self.deadline_at == self.first_token_by == self.idle_s == INFINITY)
         """False: there is nothing to keep time for, and the clock need not be read."""
+        self.has_connected = False
+        """A connection was made for it: httpcore asks for that phase's timeout then, and only then.
+        Told where the request carries `Timeouts`."""
         self.progress_at: float | None = None
-        """When content last came; None before the first."""
+        """Since when content is awaited; None before the first."""
+        self.is_fresh = False
+        """Content has come since: the silence begins with the next wait. A flag, and no instant,
+        because it is set for each token, and most clocks cost more than the token does."""
         self.drain_by: float | None = None
         self._left_at: float | None = None
 
@@ -58,6 +66,9 @@ class Limits:
         """The instant at which the present wait is over."""
         if self.drain_by is not None:
             return self.drain_by
+        if self.is_fresh:
+            self.is_fresh = False
+            self.progress_at = self._clock()
         if self.progress_at is None:
             return min(self.deadline_at, self.first_token_by)
         return min(self.deadline_at, self.progress_at + self.idle_s)
@@ -76,8 +87,8 @@ class Limits:
 
     def exceeded(self) -> str | None:
         """What has run out: "deadline", "first_token", "idle" or "drain"; None: nothing of ours."""
-        now = self._clock()
-        if now < self.until:
+        until, now = self.until, self._clock()
+        if now < until:
             return None
         if self.drain_by is not None:
             return "drain"
@@ -87,8 +98,7 @@ class Limits:
 
     def progressed(self) -> None:
         """Content came."""
-        if self.is_bounded:
-            self.progress_at = self._clock()
+        self.is_fresh = True
 
     def drain(self) -> None:
         """Nothing of interest follows: wait for the end only this long."""
@@ -97,7 +107,7 @@ class Limits:
 
     def handed_over(self) -> None:
         """The application has a chunk, and isn't reading."""
-        if self.is_bounded:
+        if self.is_bounded and not self.is_fresh:
             self._left_at = self._clock()
 
     def resumed(self) -> None:
@@ -117,9 +127,13 @@ class Timeouts(dict[str, float | None]):
 
     def get(self, phase: str, default: Any = None, /) -> Any:
         """The timeout of a phase that begins now."""
+        if phase == "connect":
+            self._limits.has_connected = True
         return self._limits.shorter(super().get(phase, default))
 
     def __getitem__(self, phase: str) -> float | None:
+        if phase == "connect":
+            self._limits.has_connected = True
         return self._limits.shorter(super().__getitem__(phase))
 
 

@@ -38,6 +38,14 @@ class Pools(Generic[HttpT]):
         """The user's own client was closed."""
         return bool(self._http.is_closed)
 
+    def forsake(self) -> bool:
+        """In a forked child: mark the user's client closed, and leave its connections, which are
+        the parent's, alone. False in the process that it was made in."""
+        if os.getpid() == self._pid:
+            return False
+        self._http._state = type(self._http._state).CLOSED
+        return True
+
     def sync(self, url: httpx2.URL) -> Any:
         """The transport for a URL, in this process."""
         transport = self._http._transport_for_url(url)

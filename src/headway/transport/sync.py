@@ -14,9 +14,11 @@ from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
 from headway.transport.hedged import fly_threads, threads_left
+from headway.transport.home import origin_of
 from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.light import HELD_BYTES_MAX, Light, depart, replay
 from headway.transport.pools import Pools
+from headway.transport.redirects import HOPS_MAX, REDIRECTS, onward
 from headway.transport.trial import State, Trial
 from headway.transport.wake import sleep
 from headway.transport.watch import WatchedStream
@@ -54,15 +56,15 @@ class Transport:
             raise RuntimeError(CLOSED)
         arrival = self._desk.receive(request)
         if arrival is None:
-            return self._forward(request)
+            return self._pass(request)
         if isinstance(arrival, Detour):
-            return self._forward(self._detoured(arrival, request))
+            return self._detour(arrival, request)
         light = depart(self._desk, arrival)
         if light is not None:
             return self._carry(light, request)
         flight = self._desk.begin(arrival)
         if flight is None:
-            return self._forward(request)
+            return self._pass(request)
         try:
             if flight.is_observed:
                 return self._observe(flight)
@@ -75,12 +77,41 @@ class Transport:
         response: httpx2.Response = self._pools.sync(request.url).handle_request(request)
         return response
 
-    def _detoured(self, detour: Detour, request: httpx2.Request) -> httpx2.Request:
+    def _pass(self, request: httpx2.Request) -> httpx2.Response:
+        response = self._forward(self._desk.passing(request))
+        answer = self._desk.passed(request, response)
+        if answer is not response:
+            response.close()
+        return answer
+
+    def _detour(self, detour: Detour, request: httpx2.Request) -> httpx2.Response:
         try:
             secret = self._secret(detour.endpoint)
         except CredentialUnavailable as exc:
             raise credential_refused(exc, detour.endpoint, request) from exc
-        return self._desk.detoured(detour, request, secret)
+        request = self._desk.detoured(detour, request, secret)
+        response = self._forward(request)
+        response = self._follow(detour.endpoint, request, response, secret)
+        answer = self._desk.returned(detour, response)
+        if answer is not response:
+            response.close()
+        return answer
+
+    def _follow(
+        self,
+        endpoint: Endpoint,
+        request: httpx2.Request,
+        response: httpx2.Response,
+        secret: tuple[str, str] | None,
+    ) -> httpx2.Response:
+        """The answer at the end of what redirects may be followed."""
+        for _ in range(HOPS_MAX):
+            following = onward(self._desk, endpoint, request, response, secret)
+            if following is None:
+                break
+            response.close()
+            request, response = following, self._forward(following)
+        return self._desk.unsigned(origin_of(request.url), response)
 
     def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
         credential = declared_credential(self._host, endpoint)
@@ -127,6 +158,8 @@ class Transport:
         try:
             with flight.record.sending(trial.attempt):
                 response = self._forward(request)
+                if response.status_code in REDIRECTS and not flight.is_observed:
+                    response = self._follow(trial.endpoint, request, response, secret)
         except Exception as exc:
             if not trial.broke(exc):
                 raise
@@ -213,14 +246,34 @@ class Transport:
         try:
             trial = flight.trial(light.call.attempt)
             trial.request = request
-            if response is not None:
-                self._receive(trial, response, chunks)
-            elif failure is not None and not trial.broke(failure):
-                raise failure
+            self._catch_up(flight, trial, response, chunks, failure)
             return flight.present(trial if flight.is_settled_by(trial) else self._fly(flight))
         except BaseException:
             flight.abandon()
             raise
+
+    def _catch_up(
+        self,
+        flight: Flight,
+        trial: Trial,
+        response: httpx2.Response | None,
+        chunks: Iterator[bytes],
+        failure: Exception | None,
+    ) -> None:
+        """Tell the attempt what has become of it so far, and feed it what follows."""
+        if response is None:
+            if failure is not None and not trial.broke(failure):
+                raise failure
+            return
+        try:
+            if response.status_code in REDIRECTS:
+                response = self._follow(trial.endpoint, flight.request, response, None)
+                chunks = _chunks(response)
+        except Exception as exc:
+            if not trial.broke(exc):
+                raise
+        else:
+            self._receive(trial, response, chunks)
 
     def _drop(
         self, light: Light, response: httpx2.Response | None, chunks: Iterator[bytes]
@@ -241,7 +294,8 @@ class Transport:
         """Close the user's client, as closing any of the SDK's own copies does."""
         for copy in self._pools.stand_ins():
             copy.close()
-        self._http.close()
+        if not self._pools.forsake():
+            self._http.close()
 
     def __enter__(self) -> Self:
         return self

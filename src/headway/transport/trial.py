@@ -338,8 +338,13 @@ class Trial:
                     return Outcome(FailureClass.STALLED, error_type="idle_timeout")
                 case _:
                     pass
-        reused = self.flight.desk.is_warm(self.origin)
+        desk = self.flight.desk
+        reused = desk.is_warm(self.origin)
+        if reused and self.limits.has_connected and self.flight.had_stale(self):
+            reused = False  # a second break, on a connection that was made for it
         outcome = quirks.classify_exception(exc, phase=phase, reused=reused)
+        if phase == "send" and outcome is not None and not outcome.free_retry:
+            desk.broken(self.origin)
         if outcome is not None and self.flight.is_delegated:
             outcome = outcome._replace(free_retry=False)  # the SDK sends again by itself
         return outcome
@@ -374,6 +379,14 @@ class Trial:
         """Takes a piece of the stream, returns what of it goes on. The observer learns from it."""
         assert self.observer is not None
         return self.observer.feed if self._inflater is None else self._feed_inflated
+
+    @property
+    def quick(self) -> Callable[[bytes], bytes]:
+        """Tries a piece of the stream as plain content, once the first has come."""
+        observer = self.observer
+        if observer is None or self._inflater is not None or not observer.content_events:
+            return _nothing
+        return observer.quick
 
     def _feed_inflated(self, chunk: bytes) -> bytes:
         assert self.observer is not None
@@ -414,3 +427,7 @@ class Trial:
 def _is_document(headers: Mapping[str, str]) -> bool:
     """JSON or a web page: not an event stream, whatever was asked for."""
     return headers.get("content-type", "").startswith(("application/json", "text/html"))
+
+
+def _nothing(_chunk: bytes) -> bytes:
+    return b""
