@@ -934,7 +934,7 @@ def test_a_failure_that_is_not_the_endpoints_counts_nothing_against_it(outcome: 
     assert bench.breaker("a").state.value == "closed"
 
 
-@pytest.mark.parametrize("outcome", [THROTTLED, UNAVAILABLE, LATE])
+@pytest.mark.parametrize("outcome", [throttled(1.0), UNAVAILABLE, LATE])
 def test_overload_shrinks_the_limit_and_says_so(outcome: Outcome) -> None:
     bench = Bench(AB)
     bench.prove("a")

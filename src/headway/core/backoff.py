@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from headway.core.model import Rng
+from headway.core.model import FailureClass, Outcome, Rng
 from headway.core.snapshot import RetryPolicy
 
 HINT_WAIT_MAX_S = 120.0
@@ -28,6 +28,15 @@ def usable_hint(hint_s: float | None) -> float | None:
     if hint_s is None or not math.isfinite(hint_s) or hint_s <= 0:
         return None
     return min(hint_s, HINT_MAX_S)
+
+
+def is_turned_away(outcome: Outcome) -> bool:
+    """A 429 that says nothing about when: most likely there was no room just then."""
+    return (
+        outcome.kind is FailureClass.RATE_LIMITED
+        and not outcome.reached_model
+        and usable_hint(outcome.retry_after_s) is None
+    )
 
 
 def widen_hint(hint_s: float, rng: Rng) -> float:
