@@ -48,8 +48,11 @@ def test_each_phase_gets_what_is_left_when_it_begins() -> None:
     clock.now += 2.5
     assert timeouts.get("read") == pytest.approx(0.5)
     assert timeouts["write"] == pytest.approx(0.5)
-    clock.now += 5.0
+    clock.now += 0.4999
     assert timeouts.get("pool") == SHORTEST_WAIT_S
+    clock.now += 5.0
+    with pytest.raises(TimeoutError):
+        timeouts.get("pool")
 
 
 def test_before_content_the_first_token_counts_and_after_it_the_silence() -> None:

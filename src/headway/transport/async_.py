@@ -18,6 +18,7 @@ from headway.transport.hedged import fly_tasks
 from headway.transport.home import origin_of
 from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.light import HELD_BYTES_MAX, Light, areplay, depart
+from headway.transport.overheard import AsyncOverheardStream
 from headway.transport.pools import Pools
 from headway.transport.redirects import HOPS_MAX, REDIRECTS, onward
 from headway.transport.sync import CLOSED
@@ -43,6 +44,7 @@ class AsyncTransport:
         self._desk = Desk(host, home)
         self._pools = Pools(http)
         self._stream_class = byte_stream_class(AsyncWatchedStream, home.family.AsyncByteStream)
+        self._overheard_class = byte_stream_class(AsyncOverheardStream, home.family.AsyncByteStream)
 
     @property
     def host(self) -> CallHost:
@@ -84,7 +86,16 @@ class AsyncTransport:
             await response.aclose()
         return answer
 
+    def _heard(self, detour: Detour, response: httpx2.Response) -> httpx2.Response:
+        ear = self._desk.ear(detour, response)
+        if ear is not None:
+            overheard: Any = self._overheard_class(response.stream, ear)
+            response.stream = overheard
+        return response
+
     async def _detour(self, detour: Detour, request: httpx2.Request) -> httpx2.Response:
+        if detour.endpoint is None:
+            return self._heard(detour, await self._pass(request))
         try:
             secret = await self._secret(detour.endpoint)
         except CredentialUnavailable as exc:
@@ -95,7 +106,7 @@ class AsyncTransport:
         answer = self._desk.returned(detour, response)
         if answer is not response:
             await response.aclose()
-        return answer
+        return self._heard(detour, answer)
 
     async def _follow(
         self,

@@ -15,9 +15,13 @@ from headway.errors import DeadlineExceeded, TaskLimitExceeded
 from headway.task import current_scope, unanswered
 from headway.transport import body as bodies
 from headway.transport.aim import Aim, Shot
-from headway.transport.flight import Flight, Intake, sends_before
+from headway.transport.flight import Flight, Intake
+from headway.transport.form import Form
 from headway.transport.home import Origin, Place
+from headway.transport.overheard import Ear, is_told
+from headway.transport.pins import ids_in_document, ids_in_response
 from headway.transport.redirects import BARE, HOP, REDIRECTS, bare, forbidden, guarded
+from headway.transport.resends import sends_before
 from headway.transport.surfaces import Surface, classify_request, refine
 
 if TYPE_CHECKING:
@@ -35,6 +39,7 @@ logger = logging.getLogger("headway")
 WARM_S = 300.0
 """A connection to an origin that answered this recently may be one that the server has closed."""
 WARM_MAX = 1024
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 MANAGED_MAX = 256
 """Paths of managed requests remembered; only Azure's, which name deployments, are many."""
 
@@ -48,10 +53,12 @@ class Arrival(NamedTuple):
 
 
 class Detour(NamedTuple):
-    """A request bound to an endpoint other than the client's own: sent there once."""
+    """A request that makes or names objects: sent once, to where those live."""
 
-    endpoint: Endpoint
+    endpoint: Endpoint | None
+    """None: the client's own, as the request is."""
     place: Place
+    surface: Surface
 
 
 class Desk:
@@ -71,6 +78,7 @@ class Desk:
         """Endpoints that refuse to be asked for usage; at most as many as there are endpoints."""
         self._warm: dict[tuple[str, str, int | None], float] = {}
         self._own: tuple[Snapshot, str | None] | None = None
+        host.pins.serve(home.origin)
         self._managed: dict[tuple[str, bytes], tuple[Surface, Place]] = {}
         """(method, raw path) -> what it is, for requests of the client's own origin."""
 
@@ -93,8 +101,7 @@ class Desk:
             surface = classify_request(request.method, place.path)
             place = Place(surface.path, place.query)
             if not surface.managed:
-                endpoint = self._holder(surface.pin_ids) if surface.pin_ids else None
-                return Detour(endpoint, place) if endpoint is not None else None
+                return self._bound(request, surface, place)
             if len(self._managed) >= MANAGED_MAX:
                 self._managed.clear()
             managed = self._managed[key] = (surface, place)
@@ -126,13 +133,46 @@ class Desk:
             response.headers = self.home.family.Headers(kept)
         return response
 
-    def _holder(self, ids: tuple[str, ...]) -> Endpoint | None:
-        """The endpoint other than our own that holds the first known of these objects."""
-        endpoint_id = self.host.pins.find(*ids)
-        endpoint = self.host.engine.snapshot.endpoints.get(endpoint_id or "")
-        if endpoint is None or self.aim.target(endpoint).own:
+    def _bound(self, request: httpx2.Request, surface: Surface, place: Place) -> Detour | None:
+        """Where an unmanaged request has to go; None: it passes."""
+        pins = self.host.pins
+        if not surface.pinned:
             return None
-        return endpoint
+        found = pins.find(*surface.pin_ids)
+        if found is None and len(pins) and request.method in _WITH_BODY:
+            # A batch of a file, a job on it: bound to where the file is.
+            found = pins.find(*ids_in_document(bodies.in_memory(request) or b""))
+        endpoint = self.host.engine.snapshot.endpoints.get(found or "")
+        if endpoint is not None and self.aim.target(endpoint).own:
+            endpoint = None
+        if endpoint is None and not (surface.creates and pins.is_shared):
+            return None
+        return Detour(endpoint, place, surface)
+
+    def ear(self, detour: Detour, response: httpx2.Response) -> Ear | None:
+        """Who listens to the reply for objects that it names; None: nobody."""
+        if not detour.surface.creates or not is_told(response):
+            return None
+        where = self.own_endpoint() if detour.endpoint is None else detour.endpoint.id
+        name = detour.surface.name
+        if where is None:
+            return None
+        ear = Ear(
+            response,
+            self.home.family,
+            lambda body: self.remember(ids_in_response(name, body), where),
+        )
+        if not response.is_closed:
+            return ear
+        ear.hear(response.content)  # a mock's reply, in memory already
+        ear.end()
+        return None
+
+    def remember(self, ids: tuple[str, ...], endpoint_id: str) -> None:
+        """Objects live at an endpoint."""
+        pins = self.host.pins
+        if pins.is_shared or endpoint_id != self.own_endpoint():
+            pins.record(ids, endpoint_id)
 
     def own_endpoint(self) -> str | None:
         """The id of the policy's endpoint that is the client's own; None if it isn't in there."""
@@ -147,6 +187,7 @@ class Desk:
     ) -> httpx2.Request:
         """The request for an endpoint that holds what it names; the SDK owns its retries."""
         endpoint = detour.endpoint
+        assert endpoint is not None
         shot = Shot(None, secret, {}, plain_encoding=False, other_model=False)
         target = self.aim.target(endpoint)
         return self.aim.request(
@@ -238,11 +279,16 @@ class Desk:
 
     def _intake(self, arrival: Arrival) -> Intake | None:
         request, surface = arrival.request, arrival.surface
+        form: Form | None = None
         body = bodies.in_memory(request)
-        if body is None:
-            return None  # a stream that can be read once: nothing of ours applies
-        body_facts = bodies.peek(body, surface.name)
-        surface = refine(surface, body_facts)
+        if body is not None:
+            body_facts = bodies.peek(body, surface.name)
+            surface = refine(surface, body_facts)
+        else:
+            form = Form.of(request) if surface.form else None
+            if form is None:
+                return None  # a stream that can be read once: nothing of ours applies
+            body, body_facts = b"", form.facts
         if not surface.managed:
             return None
         snapshot = self.host.engine.snapshot
@@ -254,7 +300,7 @@ class Desk:
             stream=body_facts.stream,
             prompt_tokens=body_facts.prompt_tokens_estimate,
             max_output_tokens=body_facts.max_output_tokens,
-            body_bytes=len(body),
+            body_bytes=len(body) if form is None else form.size,
             priority=options.priority or 0,
             session=options.session,
             traffic_class=options.traffic_class,
@@ -268,13 +314,15 @@ class Desk:
         task = scope.task
         if task is not None:
             facts.task_id, facts.task_name = task.id, task.name
-        if len(snapshot.endpoints) > 1:
+        if form is not None and not form.is_shareable:
+            facts.hedge = False
+        elif form is None and len(snapshot.endpoints) > 1:
             facts.prefix = bodies.prefix_hashes(body, body_facts)
         if surface.pinned:
             facts.pinned_to = self.host.pins.find(*surface.pin_ids) or self.own_endpoint()
             if facts.pinned_to is None:
                 return None  # bound to an endpoint that the policy doesn't know: our client's own
-        return Intake(request, surface, arrival.place, body, body_facts, facts)
+        return Intake(request, surface, arrival.place, body, body_facts, facts, form)
 
     # -- remembering
 

@@ -89,7 +89,7 @@ class Handover:
         if observer is not None:
             notes.stream(trial, observer)
         trial.report(outcome)
-        return exc if trial.transparent else interruption(trial, exc, outcome)
+        return trial.native(exc) if trial.transparent else interruption(trial, exc, outcome)
 
     @property
     def wants_drain(self) -> bool:

@@ -2,10 +2,12 @@
 
 An http timeout limits one read of a socket, so a server that drips bytes outlasts any. `Limits`
 turns the instants of an attempt (total deadline, first token by, longest silence between content)
-into the timeout of the very next wait, in two places that are the same for threads and event loops:
+into the timeout of the very next wait, in three places:
 
 - the `timeout` extension of the request is a `Timeouts`, asked anew for each phase of the send;
-- while a body is read over HTTP/1.1, the connection's `read` is given the time left.
+- while a body is read over HTTP/1.1, the connection's `read` is given the time left;
+- within a phase, where a head drips in or a body is taken in sips, a timer of the event loop bounds
+  the whole, and for threads the connection itself asks again before each wait (see `network`).
 
 Only content is progress: keep-alives don't reset the idle clock. While the application holds a
 chunk and reads nothing, the clock stands still.
@@ -79,11 +81,17 @@ class Limits:
         return None if until == INFINITY else max(until - self._clock(), SHORTEST_WAIT_S)
 
     def shorter(self, timeout: float | None) -> float | None:
-        """The lesser of a caller's own timeout and what is left."""
-        left = self.left_s()
-        if left is None or (timeout is not None and timeout < left):
-            return timeout
-        return left
+        """The lesser of a caller's own timeout and what is left. TimeoutError: nothing is left,
+        and a wait that could end at once, for a server that floods, must not even begin."""
+        until = self.until
+        return timeout if until == INFINITY else self._within(until, timeout)
+
+    def _within(self, until: float, timeout: float | None) -> float:
+        left = until - self._clock()
+        if left <= 0:
+            raise TimeoutError("no time left for this attempt")
+        left = max(left, SHORTEST_WAIT_S)
+        return timeout if timeout is not None and timeout < left else left
 
     def exceeded(self) -> str | None:
         """What has run out: "deadline", "first_token", "idle" or "drain"; None: nothing of ours."""
@@ -118,6 +126,32 @@ class Limits:
             self._left_at = None
 
 
+class Remaining(float):
+    """A timeout as the http library asks for it once for many waits in a row, which knows what is
+    left when each of them begins."""
+
+    __slots__ = ("_limits", "user")
+
+    _limits: Limits
+    user: float | None
+    """The caller's own timeout for one wait."""
+
+    @classmethod
+    def of(cls, limits: Limits, user: float | None) -> Remaining | float | None:
+        """What limits a wait that begins now, and those after it."""
+        until = limits.until
+        if until == INFINITY:
+            return user
+        made = cls(limits._within(until, user))
+        made._limits = limits
+        made.user = user
+        return made
+
+    def now(self) -> float | None:
+        """What limits a wait that begins now."""
+        return self._limits.shorter(self.user)
+
+
 class Timeouts(dict[str, float | None]):
     """The `timeout` extension of a request: the user's values, and never more than what is left."""
 
@@ -129,12 +163,11 @@ class Timeouts(dict[str, float | None]):
         """The timeout of a phase that begins now."""
         if phase == "connect":
             self._limits.has_connected = True
-        return self._limits.shorter(super().get(phase, default))
+        return Remaining.of(self._limits, super().get(phase, default))
 
     def __getitem__(self, phase: str) -> float | None:
-        if phase == "connect":
-            self._limits.has_connected = True
-        return self._limits.shorter(super().__getitem__(phase))
+        timeout: float | None = self.get(phase)
+        return timeout
 
 
 def limit_reads(response: httpx2.Response, limits: Limits) -> Callable[[], None] | None:
@@ -151,7 +184,9 @@ def limit_reads(response: httpx2.Response, limits: Limits) -> Callable[[], None]
         return None
 
     def bounded(max_bytes: int, timeout: float | None = None) -> Any:
-        return read(max_bytes, limits.shorter(timeout))
+        # What the library asked for when the body began is what was left then.
+        user = timeout.user if type(timeout) is Remaining else timeout
+        return read(max_bytes, limits.shorter(user))
 
     try:
         stream.read = bounded

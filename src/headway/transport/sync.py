@@ -17,6 +17,7 @@ from headway.transport.hedged import fly_threads, threads_left
 from headway.transport.home import origin_of
 from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.light import HELD_BYTES_MAX, Light, depart, replay
+from headway.transport.overheard import OverheardStream
 from headway.transport.pools import Pools
 from headway.transport.redirects import HOPS_MAX, REDIRECTS, onward
 from headway.transport.trial import State, Trial
@@ -44,6 +45,7 @@ class Transport:
         self._pools = Pools(http)
         collecting.watch()
         self._stream_class = byte_stream_class(WatchedStream, home.family.SyncByteStream)
+        self._overheard_class = byte_stream_class(OverheardStream, home.family.SyncByteStream)
 
     @property
     def host(self) -> CallHost:
@@ -84,7 +86,16 @@ class Transport:
             response.close()
         return answer
 
+    def _heard(self, detour: Detour, response: httpx2.Response) -> httpx2.Response:
+        ear = self._desk.ear(detour, response)
+        if ear is not None:
+            overheard: Any = self._overheard_class(response.stream, ear)
+            response.stream = overheard
+        return response
+
     def _detour(self, detour: Detour, request: httpx2.Request) -> httpx2.Response:
+        if detour.endpoint is None:
+            return self._heard(detour, self._pass(request))
         try:
             secret = self._secret(detour.endpoint)
         except CredentialUnavailable as exc:
@@ -95,7 +106,7 @@ class Transport:
         answer = self._desk.returned(detour, response)
         if answer is not response:
             response.close()
-        return answer
+        return self._heard(detour, answer)
 
     def _follow(
         self,

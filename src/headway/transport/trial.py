@@ -263,7 +263,7 @@ class Trial:
         outcome = self.classified(exc, phase)
         if outcome is None:
             return False
-        self.error = exc
+        self.error = self.native(exc)
         self._fail(outcome)
         return True
 
@@ -325,6 +325,14 @@ class Trial:
         if self.observer is not None:
             notes.stream(self, self.observer)
         self.report(outcome)
+
+    def native(self, exc: BaseException) -> BaseException:
+        """An exception as the http library would have raised it: SDKs know no other."""
+        if type(exc) is not TimeoutError:
+            return exc
+        late = self.flight.desk.home.family.ReadTimeout(str(exc), request=self.flight.request)
+        late.__cause__ = exc
+        return late
 
     def classified(self, exc: BaseException, phase: str) -> Outcome | None:
         """What an exception means for the attempt; None: it is no transport failure."""
@@ -412,6 +420,7 @@ class Trial:
         if self.is_elsewhere:
             outcome = outcome._replace(free_retry=True)  # it says nothing about that endpoint
         flight = self.flight
+        outcome = flight.settled(outcome)
         flight.watcher.on_outcome(self.attempt, outcome, flight.clock())
         if flight.is_observed:
             # A retry that the call may have scheduled is not made.
