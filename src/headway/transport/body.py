@@ -20,12 +20,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from headway.transport.body_ids import has_server_tools, id_of, stored_ids
-
-if TYPE_CHECKING:
-    import httpx2
 
 HEAD_MEMBERS_MAX = 8
 SUFFIX_TRIES_MAX = 12
@@ -37,7 +34,7 @@ IMAGE_TOKENS = 1000
 """What an inline image or file counts as: its base64 size says nothing about tokens."""
 INLINE_BYTES_MIN = 2048
 
-_MODEL = re.compile(rb'\s*\{\s*"model"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*")(?=\s*[,}])')
+MODEL = re.compile(rb'\s*\{\s*"model"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*")(?=\s*[,}])')
 _SCALAR = re.compile(
     rb'\s*,\s*"([a-z_]{1,40})"\s*:\s*(true|false|null|-?[0-9]+(?:\.[0-9]+)?|"[^"\\\x00-\x1f]{0,256}")(?=\s*[,}])'
 )
@@ -122,7 +119,7 @@ class BodyFacts:
 def peek(body: bytes, surface: str = "chat") -> BodyFacts:
     """Read what routing needs from a JSON request body. Never raises: see `is_json`."""
     facts = BodyFacts()
-    head = _MODEL.match(body)
+    head = MODEL.match(body)
     if head is None:
         return _peek_parsed(body, surface, facts)
     literal = head[1]
@@ -171,28 +168,6 @@ def peek(body: bytes, surface: str = "chat") -> BodyFacts:
     prompt_bytes = len(body) - facts.prompt_start - inline_bytes
     facts.prompt_tokens_estimate = max(0, prompt_bytes) // BYTES_PER_TOKEN + inline_n * IMAGE_TOKENS
     return facts
-
-
-def glance(body: bytes) -> str | None:
-    """The model of a body that asks for no stream; None where it takes a `peek` to tell."""
-    head = _MODEL.match(body)
-    if head is None or b'"stream' in body:
-        return None
-    literal = head[1]
-    if b"\\" in literal:
-        return None
-    try:
-        return literal[1:-1].decode()
-    except UnicodeDecodeError:
-        return None
-
-
-def in_memory(request: httpx2.Request) -> bytes | None:
-    """The body, if it needn't be read from anywhere."""
-    try:
-        return request.content
-    except RuntimeError:  # RequestNotRead, of whichever family
-        return None
 
 
 def _scalar(text: bytes) -> object:

@@ -17,6 +17,7 @@ from headway.transport import body as bodies
 from headway.transport.aim import Aim, Shot
 from headway.transport.flight import Flight, Intake
 from headway.transport.form import Form
+from headway.transport.glance import in_memory
 from headway.transport.home import Origin, Place
 from headway.transport.overheard import Ear, is_told
 from headway.transport.pins import ids_in_document, ids_in_response
@@ -141,7 +142,7 @@ class Desk:
         found = pins.find(*surface.pin_ids)
         if found is None and len(pins) and request.method in _WITH_BODY:
             # A batch of a file, a job on it: bound to where the file is.
-            found = pins.find(*ids_in_document(bodies.in_memory(request) or b""))
+            found = pins.find(*ids_in_document(in_memory(request) or b""))
         endpoint = self.host.engine.snapshot.endpoints.get(found or "")
         if endpoint is not None and self.aim.target(endpoint).own:
             endpoint = None
@@ -280,7 +281,7 @@ class Desk:
     def _intake(self, arrival: Arrival) -> Intake | None:
         request, surface = arrival.request, arrival.surface
         form: Form | None = None
-        body = bodies.in_memory(request)
+        body = in_memory(request)
         if body is not None:
             body_facts = bodies.peek(body, surface.name)
             surface = refine(surface, body_facts)

@@ -16,8 +16,8 @@ from headway.core.light import LightCall, begin_light
 from headway.core.model import OK, CallFacts
 from headway.task import unanswered
 from headway.task.scope import nothing_in_scope
-from headway.transport.body import glance, in_memory
 from headway.transport.decode import decoded, encoding_of
+from headway.transport.glance import glance, in_memory
 
 if TYPE_CHECKING:
     import httpx2
