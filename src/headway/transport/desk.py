@@ -17,6 +17,7 @@ from headway.transport import body as bodies
 from headway.transport.aim import Aim, Shot
 from headway.transport.flight import Flight, Intake
 from headway.transport.form import Form
+from headway.transport.glance import in_memory
 from headway.transport.home import Origin, Place
 from headway.transport.overheard import Ear, is_told
 from headway.transport.pins import ids_in_document, ids_in_response
@@ -27,6 +28,7 @@ from headway.transport.surfaces import Surface, classify_request, refine
 if TYPE_CHECKING:
     import httpx2
 
+    from headway.core.light import LightCall
     from headway.core.snapshot import Endpoint, Snapshot
     from headway.record import CallRecord
     from headway.task.unanswered import Unanswered
@@ -234,6 +236,17 @@ class Desk:
             record.call = call
         return Flight(self, intake, record, call, mode=call.route.mode or host.mode)
 
+    def grown(self, arrival: Arrival, light: LightCall) -> Flight:
+        """The flight of a call that began as a light one."""
+        request, surface, place = arrival
+        intake = self._intake(arrival)
+        if intake is None:  # not JSON to its end: nobody but the server can tell what it asks for
+            facts = CallFacts(light.attempt.model, surface.name, delegated=True)
+            intake = Intake(request, surface, place, request.content, bodies.BodyFacts(), facts)
+        record = self.host.open_call(intake.facts)
+        call = record.call = light.grown(intake.facts)
+        return Flight(self, intake, record, call, mode="enforce")
+
     def _earlier(self, request: httpx2.Request) -> Unanswered | None:
         """The failed request of the same call that the SDK sends again with this one."""
         found = unanswered.take()
@@ -314,11 +327,11 @@ class Desk:
 
     # -- remembering
 
-    def answered(self, origin: tuple[str, str, int | None]) -> None:
+    def answered(self, origin: Origin, now: float) -> None:
         """An origin has answered: there is a connection to it that may be used again."""
         if len(self._warm) >= WARM_MAX:
             self._warm.clear()
-        self._warm[origin] = self.host.clock()
+        self._warm[origin] = now
 
     def broken(self, origin: tuple[str, str, int | None]) -> None:
         """An origin failed to answer: that is what it does now, not what old connections do."""
@@ -327,11 +340,3 @@ class Desk:
     def is_warm(self, origin: tuple[str, str, int | None]) -> bool:
         """Whether a connection to this origin may be an old one."""
         return self.host.clock() - self._warm.get(origin, float("-inf")) < WARM_S
-
-
-def in_memory(request: httpx2.Request) -> bytes | None:
-    """The body, if it needn't be read from anywhere."""
-    try:
-        return request.content
-    except RuntimeError:  # RequestNotRead, of whichever family
-        return None

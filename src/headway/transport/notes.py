@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def server(trial: Trial) -> None:
     """Where the attempt went; and that there is a connection there which may be used again."""
     scheme, host, port = trial.origin
-    trial.flight.desk.answered(trial.origin)
+    trial.flight.desk.answered(trial.origin, trial.flight.clock())
     trial.record.server_address = host
     trial.record.server_port = port or (443 if scheme == "https" else 80)
 
