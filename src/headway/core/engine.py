@@ -20,6 +20,7 @@ from headway.core.expect import expect
 from headway.core.model import (
     EVENTS,
     INFINITY,
+    Attempt,
     Batch,
     CallFacts,
     EndpointEjected,
@@ -89,10 +90,12 @@ class Engine:
         self.world = World(zone=zone, rng=rng)
         self.world.ceilings = _ceilings(snapshot)
         self.lock: Lock = lock if lock is not None else NoLock()
-        self._snapshot = snapshot
+        self.snapshot = snapshot
+        """The policy in force; `swap` puts in another."""
         self._on_event = on_event
         self.quiet = quiet if on_event is not None else frozenset(EVENTS)
-        self._ids = itertools.count(1)
+        self.ids = itertools.count(1)
+        """Numbers of calls."""
         self._ids_looked_at = 0
         """Ids that no call has, taken to see how far they have come."""
         self._retired: dict[str, Endpoint] = {}
@@ -102,14 +105,9 @@ class Engine:
         self.wakes: list[Waker] = []
         self.parked: dict[Ticket, Woken] = {}
 
-    @property
-    def snapshot(self) -> Snapshot:
-        """The policy in force."""
-        return self._snapshot
-
     def endpoint(self, endpoint_id: str) -> Endpoint | None:
         """An endpoint of the policy in force, or one that left it while it held objects."""
-        return self._snapshot.endpoints.get(endpoint_id) or self._retired.get(endpoint_id)
+        return self.snapshot.endpoints.get(endpoint_id) or self._retired.get(endpoint_id)
 
     def versions(self) -> tuple[VersionStatus, ...]:
         """The latest versions of the policy, the one in force first, and the calls of each."""
@@ -124,12 +122,12 @@ class Engine:
     def _calls_begun(self) -> int:
         # Counting would cost every call something; whoever asks takes an id instead.
         self._ids_looked_at += 1
-        return next(self._ids) - self._ids_looked_at
+        return next(self.ids) - self._ids_looked_at
 
     def _retire(self, snapshot: Snapshot, holding: Collection[str]) -> None:
         """Remember what leaves with a new policy, as long as something is bound to it."""
         states = self.world.states
-        known = {**self._retired, **self._snapshot.endpoints}
+        known = {**self._retired, **self.snapshot.endpoints}
         kept = [
             endpoint
             for endpoint_id, endpoint in known.items()
@@ -171,7 +169,7 @@ class Engine:
             used = {credential_key(e) for e in snapshot.endpoints.values()}
             world.blocks = {k: v for k, v in world.blocks.items() if k in used}
             world.ceilings = ceilings
-            self._snapshot = snapshot
+            self.snapshot = snapshot
             for pool in world.pools.values():
                 self.wake_next(pool, now)
             batch = self.take()
@@ -189,7 +187,7 @@ class Engine:
 
         Takes no lock where the route has been used before: the call counts from its first decision.
         """
-        snapshot = self._snapshot
+        snapshot = self.snapshot
         if snapshot.without_hints is not None:
             snapshot = self._still_fresh(snapshot, wall_now)
         route = route_of(snapshot, facts)
@@ -209,8 +207,23 @@ class Engine:
             with self.lock:
                 pool = self.world.pool(route, now)
         return Call(
-            self, next(self._ids), facts, route, snapshot, pool, sink, now, is_expired=is_expired
+            self, next(self.ids), facts, route, snapshot, pool, sink, now, is_expired=is_expired
         )
+
+    def adopt(
+        self,
+        number: int,
+        facts: CallFacts,
+        route: Route,
+        snapshot: Snapshot,
+        pool: Pool,
+        attempt: Attempt,
+    ) -> Call:
+        """Make a call of an attempt that is under way already (see `headway.core.light`)."""
+        at = attempt.started_at
+        call = Call(self, number, facts, route, snapshot, pool, None, at)
+        call.adopt(attempt)
+        return call
 
     def _still_fresh(self, snapshot: Snapshot, wall_now: float) -> Snapshot:
         """The snapshot to use now: past `fresh_until` or `expires_at`, the one without hints."""
@@ -218,13 +231,13 @@ class Engine:
         if faded is None or wall_now <= snapshot.hints_until:
             return snapshot
         with self.lock:
-            if self._snapshot is not snapshot:
-                return self._snapshot  # another thread was first, or a new policy has come
+            if self.snapshot is not snapshot:
+                return self.snapshot  # another thread was first, or a new policy has come
             for endpoint_id, endpoint in faded.endpoints.items():
                 state = self.world.states.get(endpoint_id)
                 if state is not None:
                     state.reconfigure(endpoint, self.world.ceilings.get(endpoint_id))
-            self._snapshot = faded
+            self.snapshot = faded
         return faded
 
     def sweep(self, pool: Pool, pool_size: int, now: float) -> None:
@@ -243,7 +256,7 @@ class Engine:
         with self.lock:
             pools = list(self.world.pools.values())
             if model is not None:
-                route = self._snapshot.route_for(model)
+                route = self.snapshot.route_for(model)
                 pools = [self.world.pool(route, now)] if route is not None else []
             if not pools:
                 return True  # nothing of ours has run: there is nothing to bound yet
@@ -254,7 +267,7 @@ class Engine:
     def status(self, now: float) -> tuple[EndpointStatus, ...]:
         """Every endpoint of the policy in force, in document order."""
         with self.lock:
-            world, snapshot = self.world, self._snapshot
+            world, snapshot = self.world, self.snapshot
             rows: list[EndpointStatus] = []
             for endpoint in snapshot.endpoints.values():
                 state = world.state(endpoint)
@@ -320,7 +333,7 @@ class Engine:
     def explain(self, facts: CallFacts, now: float) -> Explanation:
         """Why A and not B, for a call with these facts, without sending anything."""
         with self.lock:
-            snapshot, world = self._snapshot, self.world
+            snapshot, world = self.snapshot, self.world
             route = route_of(snapshot, facts)
             if route is None:
                 return Explanation(None, "", None, 0, ())
