@@ -9,7 +9,7 @@ DEV   := $(VENV)/.installed-dev
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real test test-slow parity check bench dropin mutation simulate-report schema docs-tables api build clean
+.PHONY: help demo demo-real test test-slow parity check bench bench-policy swaps dropin mutation simulate-report schema docs-tables api build clean
 
 help:                ## Show this list
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -44,6 +44,13 @@ check: $(DEV)        ## Lint, format, types (mypy and pyright, strict), import c
 
 bench: $(DEV)        ## CPU per call and per chunk, wrapped against plain
 	$(PY) -m benchmarks.overhead $(ARGS)
+
+bench-policy: $(DEV) ## A policy of 10,000 routes: compile, look-up, decision; calls under a hostile policy server
+	$(PY) -m benchmarks.scale $(ARGS)
+	$(PY) -m benchmarks.hostile $(ARGS)
+
+swaps: $(DEV)        ## 10,000 policies put in force during 64 concurrent calls
+	$(PY) -m pytest -m slow tests/e2e/test_swaps.py $(ARGS)
 
 dropin: $(DEV)       ## openai-python's own tests, run against wrapped clients
 	$(PY) tests/dropin/run.py $(ARGS)
