@@ -9,7 +9,7 @@ DEV   := $(VENV)/.installed-dev
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real test test-slow parity check bench dropin mutation schema docs-tables api build clean
+.PHONY: help demo demo-real test test-slow test-frameworks parity check bench dropin mutation schema docs-tables api build clean
 
 help:                ## Show this list
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -45,6 +45,10 @@ check: $(DEV)        ## Lint, format, types (mypy and pyright, strict), import c
 bench: $(DEV)        ## CPU per call and per chunk, wrapped against plain
 	$(PY) -m benchmarks.overhead $(ARGS)
 
+test-frameworks: $(DEV)  ## Agent frameworks through a failover, each in its own environment (FRAMEWORK=haystack)
+	@$(PY) -m pip install -q uv || echo "no uv here: the environments are made with pip, slowly"
+	$(PY) -m tests.frameworks.run $(FRAMEWORK) $(ARGS)
+
 dropin: $(DEV)       ## openai-python's own tests, run against wrapped clients
 	$(PY) tests/dropin/run.py $(ARGS)
 
@@ -64,7 +68,7 @@ build: $(DEV)        ## Build the wheel and the source distribution into dist/
 	$(PY) -m pip wheel -q --no-deps -w dist .
 
 clean:               ## Remove everything that was built or installed here
-	rm -rf $(VENV) build dist out mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venvs build dist out mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------- set-up

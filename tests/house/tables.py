@@ -9,11 +9,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
+import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.house.paths import ROOT
 
@@ -169,11 +170,72 @@ def command() -> str:
     )
 
 
+def _frameworks() -> list[tuple[str, dict[str, Any]]]:
+    """Title and results of every agent framework, as `make test-frameworks` last recorded them."""
+    from tests.frameworks.registry import FRAMEWORKS
+
+    results = json.loads((ROOT / "tests" / "frameworks" / "results.json").read_text())
+    return [(FRAMEWORKS[name].title, seen) for name, seen in results.items()]
+
+
+def frameworks() -> str:
+    """Agent frameworks: versions, and the ways of working that were run."""
+
+    def rows() -> Iterable[list[str]]:
+        for title, seen in _frameworks():
+            versions = {
+                name: version
+                for name, version in seen["versions"].items()
+                if name not in ("python", "httpx", "httpx2")
+            }
+            openai = versions.pop("openai")
+            stack = "httpx" if openai.startswith("2.") else "httpx2"
+            scopes = {scope for way in seen["spans"].values() for scope in way["call_spans_of"]}
+            yield [
+                title,
+                ", ".join(f"{name} {version}" for name, version in versions.items()),
+                f"{openai} on {stack} {seen['versions'][stack]}",
+                ", ".join(seen["ways"]),
+                "yes" if scopes - {"headway"} else "-",
+            ]
+
+    return _table(
+        ("framework", "versions", "openai", "run", "own call spans"),
+        rows(),
+    )
+
+
+def framework_retries() -> str:
+    """Requests of one model call at an endpoint that only fails."""
+
+    def rows() -> Iterable[list[str]]:
+        for title, seen in _frameworks():
+            found = seen["retries"]
+            cells = [
+                str(found[status][how]["requests"]) if how in found[status] else "-"
+                for status in ("500", "429")
+                for how in ("plain", "wrapped", "two endpoints", "its retries")
+            ]
+            yield [title, *cells, f"`{found['500']['wrapped']['raised'].partition(' <')[0]}`"]
+
+    columns = ("plain", "wrapped", "two endpoints", "its retries left on")
+    return _table(
+        (
+            "framework",
+            *(f"{status} {how}" for status in ("500", "429") for how in columns),
+            "raised",
+        ),
+        rows(),
+    )
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "command": command,
     "defaults": defaults,
     "errors": errors,
     "events": events,
+    "framework_retries": framework_retries,
+    "frameworks": frameworks,
     "logs": logs,
     "metrics": metrics,
     "outcomes": outcomes,
