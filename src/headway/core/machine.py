@@ -183,6 +183,12 @@ class CallMachine:
         """The call's absolute deadline: its own, its task's and its route's, whichever is first."""
         return self._deadline_at
 
+    def adopt(self, attempt: Attempt) -> None:
+        """Take over an attempt that was opened for this call before it was made."""
+        self._has_entered = True
+        self.attempts = 1
+        self.running.append(attempt)
+
     def wake(self) -> None:
         """For the engine: hand the driver's waker over for delivery."""
         if self.waker is not None:

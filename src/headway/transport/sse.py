@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from headway.core.model import FailureClass, Outcome, Usage
 from headway.quirks import classify_body, load_object, usage_from_body
 from headway.quirks.usage import as_object
+from headway.transport.pins import IDS_PER_REPLY_MAX
 from headway.transport.sse_events import EventFacts, Partial, read_event
 from headway.transport.sse_lines import BLANK, BOM, EOL, decoded, fields
 from headway.transport.sse_template import Template, learn
@@ -63,6 +64,8 @@ class StreamObserver:
         self.usage: Usage | None = None
         """The last complete one told; never a sum."""
         self.response_id: str | None = None
+        self.objects: tuple[str, ...] = ()
+        """Ids of what the answer made, at most 128 and once more at its end."""
         self.model: str | None = None
         self.service_tier: str | None = None
         self._surface = surface
@@ -389,6 +392,8 @@ class StreamObserver:
             self.done = True
         self._take_usage(facts.usage)
         self.response_id = self.response_id or facts.response_id
+        if facts.objects and len(self.objects) < IDS_PER_REPLY_MAX:
+            self.objects += facts.objects
         self.model = self.model or facts.model
         if facts.service_tier is not None and (self.service_tier is None or facts.end):
             # A Responses stream starts with the tier asked for and ends with the one given.

@@ -428,6 +428,7 @@ class Trial:
         if self.is_elsewhere:
             outcome = outcome._replace(free_retry=True)  # it says nothing about that endpoint
         flight = self.flight
+        outcome = flight.settled(outcome)
         flight.watcher.on_outcome(self.attempt, outcome, flight.clock())
         if flight.is_observed:
             # A retry that the call may have scheduled is not made.
