@@ -489,7 +489,7 @@ def test_a_hint_without_meaning_is_ignored(hint: float) -> None:
     hand = bench.begin()
     hand.fail(0.0, UNAVAILABLE._replace(retry_after_s=hint))
 
-    assert hand.wait(0.0, "backoff").until == 0.25
+    assert hand.wait(0.0, "backoff").until == 0.375
 
 
 def test_throttles_without_a_hint_keep_everyone_away_longer_and_longer() -> None:

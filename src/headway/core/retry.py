@@ -216,7 +216,7 @@ class RetryPlan:
             if not facts.delegated:
                 hint = min(hint, max(0.0, soonest()))
             return hint if hint <= HINT_WAIT_MAX_S else None
-        if outcome.kind is FailureClass.RATE_LIMITED:
+        if outcome.kind in (FailureClass.RATE_LIMITED, FailureClass.OVERLOADED):
             return patience_s(route.retry, self._retries, rng)
         return backoff_s(route.retry, self._retries, rng)
 
