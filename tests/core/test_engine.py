@@ -29,7 +29,7 @@ from headway.core.snapshot import (
     Snapshot,
     TrafficClass,
 )
-from headway.core.views import BreakerStatus
+from headway.core.views import BreakerStatus, CandidateRow
 from tests.core.build import (
     BROKEN,
     DONE,
@@ -479,7 +479,10 @@ def test_explain_shows_candidates_terms_and_why_not() -> None:
     ]  # fmt: skip
     a, b, c, f = rows["a"], rows["b"], rows["c"], rows["f"]
     assert (a.eligible, a.why_not, a.weight, a.outstanding) == (True, "", 0.75, 0)
-    assert (c.eligible, c.why_not, c.weight, c.share) == (False, "disabled", 0.5, 0.0)
+    assert c == CandidateRow(
+        "c", 0, False, "disabled", 0.5, 1.0, 1.0, 1.0, outstanding=0, share=0.0, expected_s=None,
+        usd=None,
+    )  # fmt: skip
     assert (b.outstanding, b.slow_start, b.penalty) == (1, 1.0, 1.0)
     assert a.share + b.share == pytest.approx(1.0)
     assert f.share == 1.0
@@ -488,6 +491,24 @@ def test_explain_shows_candidates_terms_and_why_not() -> None:
 
 
 PRICE = Price(input_per_mtok=Decimal(1), output_per_mtok=Decimal(2))
+
+
+def test_explain_shares_out_nothing_where_nothing_has_a_share() -> None:
+    """The one with all the weight is far too dear, the cheap one has no weight."""
+    dear = Price(input_per_mtok=Decimal(1_000_000), output_per_mtok=Decimal(1_000_000))
+    bench = Bench(
+        snapshot(
+            route({"a": 1, "b": 0}),
+            [
+                endpoint("a", profile=profile(1.0), price=dear),
+                endpoint("b", profile=profile(1.0), price=PRICE),
+            ],
+            classes={"gold": TrafficClass(usd_per_second=0.001)},
+        )
+    )
+    told = bench.engine.explain(facts(prompt_tokens=9000, traffic_class="gold"), 0.0)
+
+    assert [(r.eligible, r.share) for r in told.candidates] == [(True, 0.0), (True, 0.0)]
 
 
 def test_explain_of_an_unknown_model_is_empty() -> None:

@@ -59,6 +59,15 @@ def test_a_curve_that_starts_at_zero_scales_nothing() -> None:
     assert known.predict_ttft_s(1.0, 1000) == pytest.approx(3.0)
 
 
+def test_a_bare_profile_knows_utilization_and_no_cost_of_prefill() -> None:
+    bare = Profile(
+        ttft_s=Curve(x=(0.0, 1.0), y=(1.0, 3.0)), tpot_s=Curve(x=(0.0, 1.0), y=(0.01, 0.02))
+    )
+
+    assert bare.load == "utilization"
+    assert bare.predict_ttft_s(0.5, 0) == bare.predict_ttft_s(0.5, 100_000) == 2.0
+
+
 # ---------------------------------------------------------------- endpoints and weights
 
 

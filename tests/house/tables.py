@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.house import mutation
 from tests.house.paths import ROOT
 
 PLACE: Final = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -169,6 +170,11 @@ def command() -> str:
     )
 
 
+def mutants() -> str:
+    """How many changes to each module of the core a test notices."""
+    return _table(("module", "mutants", "killed", "share"), mutation.counts())
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "command": command,
     "defaults": defaults,
@@ -176,7 +182,9 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "events": events,
     "logs": logs,
     "metrics": metrics,
+    "mutants": mutants,
     "outcomes": outcomes,
+    "survivors": mutation.argued,
 }
 
 
