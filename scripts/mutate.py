@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import cProfile
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -38,6 +39,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from _pytest.runner import runtestprotocol
 from mutants import CORE, ROOT, Mutant, digest, mutants, parsed
 
 TESTS = [
@@ -208,22 +210,20 @@ class Run:
         """Run every test once: how long it takes, which functions of the core it calls."""
         core = str(CORE)
         for item in session.items:
-            called: set[tuple[str, str]] = set()
-
-            def note(frame: types.FrameType, _: str, __: object, called: set[Any] = called) -> None:
-                code = frame.f_code  # of a call: lines are not asked for
-                if code.co_filename.startswith(core):
-                    name = code.co_qualname.split(".<locals>")[0]
-                    called.add((Path(code.co_filename).stem, name))
-
+            profile = cProfile.Profile(subcalls=False, builtins=False)
             started = time.monotonic()
-            sys.settrace(note)
+            profile.enable()
             try:
                 run_one(item)
             finally:
-                sys.settrace(None)
+                profile.disable()
             self._seconds[item] = time.monotonic() - started
-            for function in called:
+            codes = [e.code for e in profile.getstats() if isinstance(e.code, types.CodeType)]
+            for function in {
+                (Path(code.co_filename).stem, code.co_qualname.split(".<locals>")[0])
+                for code in codes
+                if code.co_filename.startswith(core)
+            }:
                 self._callers[function].append(item)
 
     def _control(self, session: pytest.Session) -> None:
@@ -255,9 +255,15 @@ def run_all(items: Sequence[pytest.Item]) -> int:
 
 
 def run_one(item: pytest.Item) -> None:
-    """Call one test; raises what it raises. Pytest's own way costs more than most of the tests."""
+    """Call one test; raises what it raises. Pytest's own way costs more than most of the tests, and
+    is taken only by those that ask for fixtures."""
     assert isinstance(item, pytest.Function)
     known = dict(item.callspec.params) if hasattr(item, "callspec") else {}
+    if set(item.fixturenames) - known.keys() - {"monkeypatch"}:
+        failed = [r for r in runtestprotocol(item, log=False) if r.failed]
+        if failed:
+            raise AssertionError(failed[0].longreprtext)
+        return
     with pytest.MonkeyPatch.context() as monkeypatch:
         if "monkeypatch" in item.fixturenames:
             known["monkeypatch"] = monkeypatch

@@ -407,7 +407,7 @@ def test_status_says_what_this_process_knows_of_each_endpoint() -> None:
     assert b.badness == 3.0
     assert (c.state, c.limit, c.breakers, c.out, c.residual) == ("draining", 7.0, (), (), None)
     assert bench.engine.status(1.6)[0].out[0][2] == pytest.approx(3.0)
-    assert bench.engine.status(4.7)[0].out == ()
+    assert bench.engine.status(4.6)[0].out == ()
 
 
 def test_status_counts_down_blocks_and_ejections() -> None:
@@ -451,6 +451,11 @@ def test_breaker_states_name_the_worst_of_an_endpoints_models() -> None:
     assert dict(bench.engine.breaker_states())["a"] == "half_open"
     bench.kill("a", now=cooled)
     assert dict(bench.engine.breaker_states())["a"] == "open"  # worse than half open
+    bench.kill("b", model="n")
+    bench.begin(cooled, model="n", pinned_to="b").send(cooled)
+    bench.prove("b", model="o")
+    bench.kill("b", model="o", now=cooled)
+    assert dict(bench.engine.breaker_states())["b"] == "open"
     untouched = Bench(AB)
     untouched.engine.status(0.0)
     assert dict(untouched.engine.breaker_states()) == {"a": "closed", "b": "closed"}

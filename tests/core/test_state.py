@@ -254,8 +254,37 @@ def test_only_the_last_two_hundred_ttfts_count() -> None:
         pool.observe_ttft(100.0, 500)
     for _ in range(200):
         pool.observe_ttft(1.0, 500)
+    assert pool.hedge_delay_s(500) == pytest.approx(1.2)
+
+    for ttft_s in [100.0] * 10 + [1.0] * 190:  # a twentieth of two hundred, and not of one more
+        pool.observe_ttft(ttft_s, 500)
+    assert pool.hedge_delay_s(500) == 100.0
+
+
+def test_the_pools_lateness_moves_by_a_twentieth_towards_each_sample_within_its_range() -> None:
+    pool = Pool(route({"a": 1}), 0.0)
+    assert pool.ttft_ratio == 1.0
+
+    pool.observe_ttft_ratio(1.5)
+    assert pool.ttft_ratio == pytest.approx(1.05)
+    pool.observe_ttft_ratio(pool.ttft_ratio)  # not later than usual
+    assert pool.ttft_ratio == pytest.approx(1.0)
+    for _ in range(100):
+        pool.observe_ttft_ratio(1e9)
+    assert pool.ttft_ratio == 64.0
+    for _ in range(200):
+        pool.observe_ttft_ratio(0.0)
+    assert pool.ttft_ratio == 0.25
+
+
+def test_hedge_delays_of_two_prompt_sizes_are_kept_apart() -> None:
+    pool = Pool(route({"a": 1}), 0.0)
+    for _ in range(50):
+        pool.observe_ttft(1.0, 500)
+        pool.observe_ttft(5.0, 5000)
 
     assert pool.hedge_delay_s(500) == pytest.approx(1.2)
+    assert pool.hedge_delay_s(5000) == pytest.approx(6.0)
 
 
 # ---------------------------------------------------------------- the world
@@ -349,7 +378,7 @@ def test_the_price_counts_cached_input_apart() -> None:
 
     expect(chosen, facts(prompt_tokens=3000), r, Pool(r, 0.0), Warm("a", 1000, "session"), 0.0)
 
-    assert chosen.usd == pytest.approx((2000 * 2 + 1000 * 0.5 + 1000 * 8) / 1e6)
+    assert chosen.usd == 0.0125  # 2000 x 2 + 1000 x 0.5 + 1000 x 8 dollars per million
 
 
 def test_a_prompt_shorter_than_the_sessions_last_one_is_not_charged_for_more_than_itself() -> None:
@@ -384,7 +413,13 @@ def test_half_a_price_is_no_price(price: Price) -> None:
 
 @pytest.mark.parametrize(
     ("surface", "bound", "tokens"),
-    [("chat", None, 200), ("chat", 50, 50), ("chat", 900, 200), ("embeddings", None, 0)],
+    [
+        ("chat", None, 200),
+        ("chat", 50, 50),
+        ("chat", 900, 200),
+        ("embeddings", None, 0),
+        ("moderations", None, 0),
+    ],
 )
 def test_planned_output_is_the_routes_or_the_calls_own_bound(
     surface: str, bound: int | None, tokens: int
