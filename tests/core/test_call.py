@@ -23,6 +23,7 @@ from headway.core.model import (
     Send,
 )
 from headway.core.snapshot import (
+    Capacity,
     DeadlinePolicy,
     Fallback,
     RetryPolicy,
@@ -155,7 +156,7 @@ def test_only_the_first_report_of_an_attempt_counts() -> None:
     before = list(bench.events)
 
     hand.end(attempt, BROKEN, 2.0)
-    assert not hand.call.on_first_token(attempt, 2.0)
+    assert hand.call.on_first_token(attempt, 2.0) is False
 
     assert bench.events == before
     assert bench.state("a").inflight == 0
@@ -709,6 +710,17 @@ def test_a_throttled_wait_past_the_deadline_is_refused() -> None:
     assert bench.begin(0.0, deadline_at=51.0).wait(0.0, "throttled").until == 50.0
     refused = bench.begin(0.0, deadline_at=50.0).refusal(0.0)
     assert (refused.reason, refused.retry_after_s) == ("throttled", 50.0)
+
+
+def test_a_rate_that_allows_nothing_before_the_deadline_is_refused_as_a_throttle() -> None:
+    bench = Bench(A, endpoints=[endpoint("a", capacity=Capacity(rpm=60.0))])
+    for _ in range(11):
+        bench.serve(0.0, takes=0.0)
+
+    refused = bench.begin(0.0, deadline_at=1.0).refusal(0.0)
+
+    assert (refused.reason, refused.retry_after_s) == ("throttled", 1.0)
+    assert refused.detail == (("a", "paced", 1.0),)
 
 
 # ---------------------------------------------------------------- nothing left

@@ -437,6 +437,16 @@ def test_pools_say_what_the_calls_of_a_route_share() -> None:
     assert (row.retry_budget, row.retry_capacity, row.hedge_budget) == (2.0, 5.0, 0.0)
 
 
+def test_a_pools_budget_grows_with_the_calls_under_way() -> None:
+    bench = Bench(AB)
+    bench.prove("a", "b")
+    for _ in range(24):
+        bench.begin().send(0.0)
+    (row,) = bench.engine.pools(0.0)
+
+    assert (row.in_flight, row.retry_capacity) == (24, 12.0)
+
+
 def test_breaker_states_name_the_worst_of_an_endpoints_models() -> None:
     bench = Bench(AB, rng=Even())
     bench.prove("a", "b")
@@ -478,6 +488,8 @@ def test_explain_shows_candidates_terms_and_why_not() -> None:
     rows = {r.endpoint_id: r for r in told.candidates}
 
     assert (told.route, told.algorithm) == ("chat", "steady")
+    cold = bench.engine.explain(facts(), 0.0)
+    assert (cold.warm_endpoint, cold.warm_tokens) == (None, 0)
     assert (told.warm_endpoint, told.warm_tokens) == ("b", 700)
     assert [(r.endpoint_id, r.group) for r in told.candidates] == [
         ("a", 0), ("b", 0), ("c", 0), ("f", 1),
