@@ -60,6 +60,7 @@ def test_after_the_delay_a_second_attempt_runs_beside_the_first() -> None:
     second = hand.send(1.0)
 
     assert second.kind is AttemptKind.HEDGE
+    assert second.backoff_s == 0.0
     assert second.endpoint_id != first.endpoint_id
     assert hand.call.running == [first, second]
     assert hand.wait(1.0, "running")

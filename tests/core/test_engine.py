@@ -22,6 +22,7 @@ from headway.core.snapshot import (
     AdmissionPolicy,
     Capacity,
     Fallback,
+    HedgePolicy,
     Match,
     Price,
     RetryPolicy,
@@ -585,6 +586,37 @@ def test_a_new_policys_budgets_and_hedges_hold_for_routes_that_stay() -> None:
     bench.engine.swap(snapshot(route({"a": 1, "b": 1}, retry=retry), version=2), 0.0)
 
     assert bench.balance(0.0) == 1.5
+
+
+def test_a_new_policys_share_of_hedges_holds_for_routes_that_stay() -> None:
+    def hedged(fraction: float) -> Snapshot:
+        hedge = HedgePolicy(enabled=True, max_extra_fraction=fraction)
+        return snapshot(route({"a": 1, "b": 1}, hedge=hedge))
+
+    bench = Bench(hedged(0.05))
+    bench.serve(0.0)
+    assert bench.engine.pools(0.0)[0].hedge_budget == pytest.approx(0.05)
+
+    bench.engine.swap(hedged(0.5), 1.0)
+    bench.serve(1.0)
+
+    assert bench.engine.pools(1.0)[0].hedge_budget == pytest.approx(0.55)
+
+
+def test_an_ejected_endpoint_that_left_the_route_comes_back_as_a_new_one() -> None:
+    six = route(dict.fromkeys("abcdef", 1.0))
+    bench = Bench(six)
+    bench.begin(0.0).next(0.0)
+    for name in "abcdef":
+        for _ in range(20):
+            bench.pool().ejector.record(name, ok=name != "a")
+    bench.begin(10.0).next(10.0)
+    assert {s.endpoint_id for s in bench.engine.status(10.0) if s.ejected_s} == {"a"}
+
+    bench.engine.swap(snapshot(route(dict.fromkeys("bcdef", 1.0)), version=2), 11.0)
+    bench.engine.swap(snapshot(six, version=3), 12.0)
+
+    assert [s.endpoint_id for s in bench.engine.status(12.0) if s.ejected_s] == []
 
 
 def test_a_sole_endpoint_has_no_peers_to_be_compared_with() -> None:

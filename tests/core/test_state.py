@@ -122,6 +122,38 @@ def test_a_cool_down_stands_until_its_time_and_a_longer_one_is_not_shortened() -
     assert state.out_until("other")[0] == float("-inf")
 
 
+def test_of_two_cool_downs_that_end_together_the_first_names_the_reason() -> None:
+    state = state_of()
+    state.put_out("m", 10.0, "throttled", 0.0)
+    state.put_out("m", 10.0, "not_found", 0.0)
+
+    assert state.out_until("m") == (10.0, "throttled")
+
+
+def test_what_was_known_stands_before_a_guess_until_its_own_time_and_no_longer() -> None:
+    state = state_of()
+    state.put_out("m", 10.0, "throttled", 0.0)
+    state.put_out("m", 99.0, "cooling", 9.9)
+    assert state.out_until("m") == (10.0, "throttled")
+
+    state.put_out("m", 12.0, "cooling", 10.0)
+
+    assert state.out_until("m") == (12.0, "cooling")
+
+
+def test_a_success_clears_what_has_passed_or_was_guessed() -> None:
+    state = state_of()
+    state.put_out("asked", 10.0, "throttled", 0.0)
+    state.put_out("guessed", 10.0, "cooling", 0.0)
+    for model in ("asked", "guessed"):
+        state.served(model, 9.0)
+    assert list(state.outs) == ["asked"]
+
+    state.served("asked", 10.0)
+
+    assert state.outs == {}
+
+
 def test_cool_downs_and_breakers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "BREAKERS_MAX", 3)
     state = state_of()
@@ -232,6 +264,14 @@ def test_the_hedge_delay_is_the_p95_when_that_is_later_than_the_median_by_a_fift
         pool.observe_ttft(float(i), 500)
 
     assert pool.hedge_delay_s(500) == 95.0
+
+
+def test_the_hedge_delay_is_never_sooner_than_a_fifth_past_the_median() -> None:
+    pool = Pool(route({"a": 1}), 0.0)
+    for ttft_s in [1.0] * 20 + [2.0] * 30:
+        pool.observe_ttft(ttft_s, 500)
+
+    assert pool.hedge_delay_s(500) == pytest.approx(2.4)
 
 
 def test_the_hedge_delay_is_refreshed_every_twenty_samples() -> None:
