@@ -258,6 +258,10 @@ class Router:
             )
         return self._books.open_call(facts, self.clock(), earlier=earlier, is_exempt=is_exempt)
 
+    def is_unwatched(self) -> bool:
+        """Whether nobody wants to know of single calls."""
+        return self._hook is None and self._telemetry.is_idle()
+
     def credential_for(self, endpoint: Endpoint) -> Credential | None:
         """The declared credential of an endpoint; None: the client's own key, own host only."""
         if endpoint.credential is None:

@@ -497,7 +497,7 @@ def test_a_hint_without_meaning_is_ignored(hint: float) -> None:
     hand = bench.begin()
     hand.fail(0.0, UNAVAILABLE._replace(retry_after_s=hint))
 
-    assert hand.wait(0.0, "backoff").until == 0.25
+    assert hand.wait(0.0, "backoff").until == 0.375
 
 
 def test_throttles_without_a_hint_keep_everyone_away_longer_and_longer() -> None:
@@ -969,7 +969,7 @@ def test_a_failure_that_is_not_the_endpoints_counts_nothing_against_it(outcome: 
     assert bench.breaker("a").state.value == "closed"
 
 
-@pytest.mark.parametrize("outcome", [THROTTLED, UNAVAILABLE, LATE])
+@pytest.mark.parametrize("outcome", [throttled(1.0), UNAVAILABLE, LATE])
 def test_overload_shrinks_the_limit_and_says_so(outcome: Outcome) -> None:
     bench = Bench(AB)
     bench.prove("a")

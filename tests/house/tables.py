@@ -175,6 +175,24 @@ def mutants() -> str:
     return _table(("module", "mutants", "killed", "share"), mutation.counts())
 
 
+def surfaces() -> str:
+    """What becomes of each request of the SDK."""
+    from headway.transport.surfaces import rows
+
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for request, surface in rows():
+        body = "-" if not surface.managed else "form" if surface.form else "JSON"
+        key = (f"`{surface.name}`", surface.treatment, body)
+        groups.setdefault(key, []).append(f"`{request}`")
+    return _table(
+        ("surface", "requests", "what becomes of them", "body"),
+        (
+            [name, ", ".join(requests), what, body]
+            for (name, what, body), requests in groups.items()
+        ),
+    )
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "command": command,
     "defaults": defaults,
@@ -184,6 +202,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "metrics": metrics,
     "mutants": mutants,
     "outcomes": outcomes,
+    "surfaces": surfaces,
     "survivors": mutation.argued,
 }
 

@@ -18,6 +18,7 @@ from headway.core.expect import expect
 from headway.core.model import (
     EVENTS,
     INFINITY,
+    Attempt,
     Batch,
     CallFacts,
     EndpointEjected,
@@ -81,18 +82,14 @@ class Engine:
         self.world = World(zone=zone, rng=rng)
         self.world.ceilings = _ceilings(snapshot)
         self.lock: Lock = lock if lock is not None else NoLock()
-        self._snapshot = snapshot
+        self.snapshot = snapshot
+        """The policy in force; `swap` puts in another."""
         self._on_event = on_event
         self.quiet = quiet if on_event is not None else frozenset(EVENTS)
         self._ids = itertools.count(1)
         self.outbox: list[tuple[Sink | None, Event]] = []
         self.wakes: list[Waker] = []
         self.parked: dict[Ticket, Woken] = {}
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The policy in force."""
-        return self._snapshot
 
     def swap(self, snapshot: Snapshot, now: float) -> None:
         """Put a new policy in force. Endpoints and routes whose id or name stays keep their state;
@@ -120,7 +117,7 @@ class Engine:
             used = {credential_key(e) for e in snapshot.endpoints.values()}
             world.blocks = {k: v for k, v in world.blocks.items() if k in used}
             world.ceilings = ceilings
-            self._snapshot = snapshot
+            self.snapshot = snapshot
             for pool in world.pools.values():
                 self.wake_next(pool, now)
             batch = self.take()
@@ -138,7 +135,7 @@ class Engine:
 
         Takes no lock where the route has been used before: the call counts from its first decision.
         """
-        snapshot = self._snapshot
+        snapshot = self.snapshot
         if snapshot.without_hints is not None:
             snapshot = self._still_fresh(snapshot, wall_now)
         route = route_of(snapshot, facts)
@@ -158,19 +155,28 @@ class Engine:
             self, next(self._ids), facts, route, snapshot, pool, sink, now, is_expired=is_expired
         )
 
+    def adopt(
+        self, facts: CallFacts, route: Route, snapshot: Snapshot, pool: Pool, attempt: Attempt
+    ) -> Call:
+        """Make a call of an attempt that is under way already (see `headway.core.light`)."""
+        at = attempt.started_at
+        call = Call(self, next(self._ids), facts, route, snapshot, pool, None, at)
+        call.adopt(attempt)
+        return call
+
     def _still_fresh(self, snapshot: Snapshot, wall_now: float) -> Snapshot:
         """The snapshot to use now: past `fresh_until`, the one without load hints."""
         faded = snapshot.without_hints
         if faded is None or snapshot.fresh_until is None or wall_now <= snapshot.fresh_until:
             return snapshot
         with self.lock:
-            if self._snapshot is not snapshot:
-                return self._snapshot  # another thread was first, or a new policy has come
+            if self.snapshot is not snapshot:
+                return self.snapshot  # another thread was first, or a new policy has come
             for endpoint_id, endpoint in faded.endpoints.items():
                 state = self.world.states.get(endpoint_id)
                 if state is not None:
                     state.reconfigure(endpoint, self.world.ceilings.get(endpoint_id))
-            self._snapshot = faded
+            self.snapshot = faded
         return faded
 
     def sweep(self, pool: Pool, pool_size: int, now: float) -> None:
@@ -189,7 +195,7 @@ class Engine:
         with self.lock:
             pools = list(self.world.pools.values())
             if model is not None:
-                route = self._snapshot.route_for(model)
+                route = self.snapshot.route_for(model)
                 pools = [self.world.pool(route, now)] if route is not None else []
             if not pools:
                 return True  # nothing of ours has run: there is nothing to bound yet
@@ -200,7 +206,7 @@ class Engine:
     def status(self, now: float) -> tuple[EndpointStatus, ...]:
         """Every endpoint of the policy in force, in document order."""
         with self.lock:
-            world, snapshot = self.world, self._snapshot
+            world, snapshot = self.world, self.snapshot
             rows: list[EndpointStatus] = []
             for endpoint in snapshot.endpoints.values():
                 state = world.state(endpoint)
@@ -266,7 +272,7 @@ class Engine:
     def explain(self, facts: CallFacts, now: float) -> Explanation:
         """Why A and not B, for a call with these facts, without sending anything."""
         with self.lock:
-            snapshot, world = self._snapshot, self.world
+            snapshot, world = self.snapshot, self.world
             route = route_of(snapshot, facts)
             if route is None:
                 return Explanation(None, "", None, 0, ())

@@ -263,7 +263,7 @@ class Trial:
         outcome = self.classified(exc, phase)
         if outcome is None:
             return False
-        self.error = exc
+        self.error = self.native(exc)
         self._fail(outcome)
         return True
 
@@ -326,6 +326,14 @@ class Trial:
             notes.stream(self, self.observer)
         self.report(outcome)
 
+    def native(self, exc: BaseException) -> BaseException:
+        """An exception as the http library would have raised it: SDKs know no other."""
+        if type(exc) is not TimeoutError:
+            return exc
+        late = self.flight.desk.home.family.ReadTimeout(str(exc), request=self.flight.request)
+        late.__cause__ = exc
+        return late
+
     def classified(self, exc: BaseException, phase: str) -> Outcome | None:
         """What an exception means for the attempt; None: it is no transport failure."""
         if isinstance(exc, self.flight.timeouts):
@@ -338,8 +346,13 @@ class Trial:
                     return Outcome(FailureClass.STALLED, error_type="idle_timeout")
                 case _:
                     pass
-        reused = self.flight.desk.is_warm(self.origin)
+        desk = self.flight.desk
+        reused = desk.is_warm(self.origin)
+        if reused and self.limits.has_connected and self.flight.had_stale(self):
+            reused = False  # a second break, on a connection that was made for it
         outcome = quirks.classify_exception(exc, phase=phase, reused=reused)
+        if phase == "send" and outcome is not None and not outcome.free_retry:
+            desk.broken(self.origin)
         if outcome is not None and self.flight.is_delegated:
             outcome = outcome._replace(free_retry=False)  # the SDK sends again by itself
         return outcome
@@ -375,6 +388,14 @@ class Trial:
         assert self.observer is not None
         return self.observer.feed if self._inflater is None else self._feed_inflated
 
+    @property
+    def quick(self) -> Callable[[bytes], bytes]:
+        """Tries a piece of the stream as plain content, once the first has come."""
+        observer = self.observer
+        if observer is None or self._inflater is not None or not observer.content_events:
+            return _nothing
+        return observer.quick
+
     def _feed_inflated(self, chunk: bytes) -> bytes:
         assert self.observer is not None
         assert self._inflater is not None
@@ -399,6 +420,7 @@ class Trial:
         if self.is_elsewhere:
             outcome = outcome._replace(free_retry=True)  # it says nothing about that endpoint
         flight = self.flight
+        outcome = flight.settled(outcome)
         flight.watcher.on_outcome(self.attempt, outcome, flight.clock())
         if flight.is_observed:
             # A retry that the call may have scheduled is not made.
@@ -414,3 +436,7 @@ class Trial:
 def _is_document(headers: Mapping[str, str]) -> bool:
     """JSON or a web page: not an event stream, whatever was asked for."""
     return headers.get("content-type", "").startswith(("application/json", "text/html"))
+
+
+def _nothing(_chunk: bytes) -> bytes:
+    return b""
