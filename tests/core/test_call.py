@@ -1077,6 +1077,7 @@ def test_typical_call_time_follows_successes_by_a_tenth() -> None:
     bench.serve(20.0, BROKEN, takes=99.0, attempts_max=1)
 
     assert bench.state("a").call_time_s == pytest.approx(2.0)
+    assert bench.state("a").last_success_at == 11.0
 
 
 # ---------------------------------------------------------------- policy expiry

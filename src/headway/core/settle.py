@@ -156,6 +156,7 @@ def _learn_success(
 ) -> None:
     seconds = now - attempt.started_at
     state.throttles_in_row = 0
+    state.last_success_at = now
     if state.outs:
         state.served(attempt.model, now)
     state.call_time_s += 0.1 * (seconds - state.call_time_s)

@@ -60,6 +60,7 @@ class EndpointState:
         "endpoint",
         "inflight",
         "is_paced",
+        "last_success_at",
         "limit",
         "outs",
         "rpm",
@@ -80,6 +81,7 @@ class EndpointState:
         """model -> (until, reason): cool-downs asked for or guessed, and quarantined models."""
         self.throttles_in_row = 0
         self.call_time_s = 1.0
+        self.last_success_at = -INFINITY
         self._residual = 1.0
         self._residual_at = -INFINITY
         self._badness = 0.0
