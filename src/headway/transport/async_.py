@@ -17,6 +17,9 @@ from headway.transport.flight import Flight
 from headway.transport.hedged import fly_tasks
 from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.pools import Pools
+from headway.transport.shared import Sharing
+from headway.transport.shared_drivers import ashare
+from headway.transport.shared_streams import AsyncSharedStream
 from headway.transport.sync import CLOSED
 from headway.transport.trial import State, Trial
 from headway.transport.wake import asleep, current_loop
@@ -39,6 +42,9 @@ class AsyncTransport:
         self._desk = Desk(host, home)
         self._pools = Pools(http)
         self._stream_class = byte_stream_class(AsyncWatchedStream, home.family.AsyncByteStream)
+        self._sharing = Sharing(
+            "async", byte_stream_class(AsyncSharedStream, home.family.AsyncByteStream)
+        )
 
     @property
     def host(self) -> CallHost:
@@ -57,6 +63,8 @@ class AsyncTransport:
         flight = self._desk.begin(arrival)
         if flight is None:
             return await self._forward(request)
+        if flight.call.route.shares and not flight.is_observed:
+            return await ashare(flight, self._sharing, self._fly)
         try:
             if flight.is_observed:
                 return await self._observe(flight)

@@ -16,6 +16,9 @@ from headway.transport.flight import Flight
 from headway.transport.hedged import fly_threads, threads_left
 from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.pools import Pools
+from headway.transport.shared import Sharing
+from headway.transport.shared_drivers import share
+from headway.transport.shared_streams import SharedStream
 from headway.transport.trial import State, Trial
 from headway.transport.wake import sleep
 from headway.transport.watch import WatchedStream
@@ -41,6 +44,7 @@ class Transport:
         self._pools = Pools(http)
         collecting.watch()
         self._stream_class = byte_stream_class(WatchedStream, home.family.SyncByteStream)
+        self._sharing = Sharing("sync", byte_stream_class(SharedStream, home.family.SyncByteStream))
 
     @property
     def host(self) -> CallHost:
@@ -59,6 +63,8 @@ class Transport:
         flight = self._desk.begin(arrival)
         if flight is None:
             return self._forward(request)
+        if flight.call.route.shares and not flight.is_observed:
+            return share(flight, self._sharing, self._fly)
         try:
             if flight.is_observed:
                 return self._observe(flight)
