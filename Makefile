@@ -9,7 +9,7 @@ DEV   := $(VENV)/.installed-dev
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real test test-slow parity check bench dropin mutation schema docs-tables api build clean
+.PHONY: help demo demo-real test test-slow parity check bench dropin mutation simulate-report schema docs-tables api build clean
 
 help:                ## Show this list
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -50,6 +50,9 @@ dropin: $(DEV)       ## openai-python's own tests, run against wrapped clients
 
 mutation: $(DEV)     ## Mutation testing of the core
 	$(PY) scripts/mutate.py $(ARGS)
+
+simulate-report: $(RUN) ## Every scenario in simulation, five seeds, as a page (long: see ARGS)
+	$(BIN)/headway simulate $(or $(ARGS),all --verbose)
 
 schema: $(RUN)       ## Write docs/reference/policy.schema.json from the policy models
 	$(BIN)/headway policy schema > docs/reference/policy.schema.json

@@ -114,6 +114,7 @@ def wrap(  # long: the checks of one public call
         azure=isinstance(base, openai.AzureOpenAI | openai.AsyncAzureOpenAI),
         signed=getattr(base, "_provider_runtime", None) is not None,
         attempts_max=base.max_retries + 1,
+        follows_redirects=bool(http.follow_redirects),
     )
     seam = (
         Transport(chosen, cast("httpx2.Client", http), home)

@@ -266,6 +266,10 @@ class Router:
             )
         return self._books.open_call(facts, self.clock(), earlier=earlier, is_exempt=is_exempt)
 
+    def is_unwatched(self) -> bool:
+        """Whether nobody wants to know of single calls."""
+        return self._hook is None and self._telemetry.is_idle()
+
     def credential_for(self, endpoint: Endpoint) -> Credential | None:
         """The declared credential of an endpoint; None: the client's own key, own host only."""
         if endpoint.credential is None:
@@ -325,7 +329,7 @@ class Router:
         self.engine.swap(snapshot, self.clock())
 
     def _on_event(self, event: Event) -> None:
-        if type(event) not in _RECORDED and not (self.mode == "observe" and _is_refusal(event)):
+        if type(event) not in _RECORDED and not _is_only_observed(event, self.mode):
             self._telemetry.on_event(event)
         if self._hook is not None:
             try:
@@ -341,9 +345,9 @@ class Router:
         self.shelf.after_fork()
 
 
-def _is_refusal(event: Event) -> bool:
-    # Nothing was refused where refusals are only observed.
-    return type(event) is CallRejected
+def _is_only_observed(event: Event, mode: str) -> bool:
+    """A refusal that was none: the call went on, and is only told what would have been."""
+    return isinstance(event, CallRejected) and (event.mode or mode) == "observe"
 
 
 def _body_of(model: str, prompt: str | Sequence[Mapping[str, Any]]) -> bytes:

@@ -155,6 +155,7 @@ def route(
     hedge: HedgePolicy | None = None,
     admission: AdmissionPolicy | None = None,
     output_tokens: int = 200,
+    mode: str | None = None,
 ) -> Route:
     known = weights if isinstance(weights, WeightTable) else table(weights)
     ids = {e for buckets in known.by_zone.values() for _, ws in buckets for e, _ in ws}
@@ -171,6 +172,7 @@ def route(
         hedge=hedge or HedgePolicy(),
         admission=admission or AdmissionPolicy(),
         endpoint_ids=frozenset(ids),
+        mode=mode,
     )
 
 

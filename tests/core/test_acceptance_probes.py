@@ -91,7 +91,7 @@ def learned(state: EndpointState, pool: Pool) -> tuple[object, ...]:
         list(breaker._bad),
         [getattr(pool.budget, s) for s in ("_tokens", "_at", "_peak", "_peak_at")],
         [getattr(state, s) for s in ("_badness", "_badness_at", "_residual", "_residual_at")],
-        [getattr(state.limit, s) for s in ("_limit", "_ceiling", "_decreased_at")],
+        [getattr(state.limit, s) for s in ("limit", "_ceiling", "_decreased_at")],
         [state.call_time_s, state.last_success_at, state.throttles_in_row, dict(state.outs)],
         [state.rpm.wait_s(1e6), state.inflight, pool.inflight, len(pool.queue)],
     )

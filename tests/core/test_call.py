@@ -489,7 +489,7 @@ def test_a_hint_without_meaning_is_ignored(hint: float) -> None:
     hand = bench.begin()
     hand.fail(0.0, UNAVAILABLE._replace(retry_after_s=hint))
 
-    assert hand.wait(0.0, "backoff").until == 0.25
+    assert hand.wait(0.0, "backoff").until == 0.375
 
 
 def test_throttles_without_a_hint_keep_everyone_away_longer_and_longer() -> None:
@@ -497,11 +497,11 @@ def test_throttles_without_a_hint_keep_everyone_away_longer_and_longer() -> None
     bench.prove("a")
     for at, until in ((0.0, 0.5), (10.0, 11.0), (20.0, 22.0)):
         bench.serve(at, THROTTLED, takes=0.0, attempts_max=1)
-        assert bench.state("a").out_until("m") == (until, "throttled")
+        assert bench.state("a").out_until("m") == (until, "cooling")
     bench.serve(30.0, takes=0.0)
     bench.serve(40.0, THROTTLED, takes=0.0, attempts_max=1)
 
-    assert bench.state("a").out_until("m") == (40.5, "throttled")
+    assert bench.state("a").out_until("m") == (40.5, "cooling")
 
 
 def test_overload_with_a_hint_cools_the_endpoint_too() -> None:
@@ -934,7 +934,7 @@ def test_a_failure_that_is_not_the_endpoints_counts_nothing_against_it(outcome: 
     assert bench.breaker("a").state.value == "closed"
 
 
-@pytest.mark.parametrize("outcome", [THROTTLED, UNAVAILABLE, LATE])
+@pytest.mark.parametrize("outcome", [throttled(1.0), UNAVAILABLE, LATE])
 def test_overload_shrinks_the_limit_and_says_so(outcome: Outcome) -> None:
     bench = Bench(AB)
     bench.prove("a")

@@ -20,7 +20,7 @@ def is_clean(bench: Bench) -> bool:
     return (
         pool.inflight == 0
         and len(pool.queue) == 0
-        and not bench.engine._parked
+        and not bench.engine.parked
         and all(s.inflight == 0 for s in bench.world.states.values())
     )
 

@@ -93,7 +93,7 @@ def test_a_call_waits_in_line_and_is_woken_when_a_place_comes_up() -> None:
     assert hand.send(1.5).endpoint_id == "a"
 
     assert queued(bench) == 0
-    assert bench.engine._parked == {}
+    assert bench.engine.parked == {}
     assert bench.of(CallQueued) == [CallQueued(hand.call.id, 0, "limit", 0.0)]
     assert bench.of(CallDequeued) == [CallDequeued(hand.call.id, 0, 1.5, 1.5)]
 
@@ -233,7 +233,7 @@ def test_a_full_line_makes_room_for_a_higher_priority_and_tells_who_was_evicted(
     assert low.refusal(0.5).reason == "queue_full"
     assert isinstance(high.next(0.5), Wait)
     assert queued(bench) == 1
-    assert len(bench.engine._parked) == 1
+    assert len(bench.engine.parked) == 1
 
 
 def test_what_may_not_be_shed_is_not_evicted() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -18,6 +19,7 @@ from headway.core.model import (
     Wait,
 )
 from headway.core.place import place, place_sole
+from headway.core.sending import open_attempt, open_sole
 from headway.core.snapshot import AdmissionPolicy, Capacity, HedgePolicy
 from tests.core.build import (
     BROKEN,
@@ -163,11 +165,25 @@ def test_both_ways_lead_to_the_same_place() -> None:
     careful = place(bench.world, request, 0.0)
 
     assert direct is not None
-    assert direct.candidate is not None
     assert careful.candidate is not None
-    assert direct.candidate.model == careful.candidate.model == "llama"
-    assert direct.candidate.breaker is careful.candidate.breaker
-    assert direct[1:6] == careful[1:6]
+    assert direct.model == careful.candidate.model == "llama"
+    assert direct.breaker is careful.candidate.breaker
+    assert direct.state is careful.candidate.state
+    assert direct.endpoint is careful.candidate.endpoint
+    placed = open_attempt(
+        careful,
+        careful.candidate,
+        facts(),
+        request.route,
+        number=1,
+        kind=AttemptKind.INITIAL,
+        backoff_s=0.0,
+        deadline_at=9.0,
+        now=1.0,
+    )
+    usual = open_sole(direct, facts(), request.route, deadline_at=9.0, now=1.0)
+    assert dataclasses.asdict(usual) == dataclasses.asdict(placed)
+    assert direct.state.inflight == 2
 
 
 def test_who_waits_is_not_overtaken_by_the_short_way() -> None:

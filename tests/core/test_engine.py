@@ -142,7 +142,7 @@ def test_without_anyone_listening_nothing_is_kept() -> None:
     assert call is not None
     call.on_outcome(call.next_action(0.0).attempt, DONE, 0.0)  # type: ignore[union-attr, arg-type]
 
-    assert engine._outbox == []
+    assert engine.outbox == []
 
 
 def test_a_sink_may_call_back_in() -> None:
@@ -259,9 +259,12 @@ def test_ejected_and_readmitted_peers_are_told() -> None:
         for _ in range(20):
             bench.world.pools["chat"].ejector.record(name, ok=name != "a")
     first = bench.begin(10.0)
-    assert len(bench.of(EndpointEjected)) == 1  # told as the call begins
+    first.send(10.0)
+    assert len(bench.of(EndpointEjected)) == 1  # told with the call's first decision
     first.call.cancel(10.0)
-    bench.begin(40.0).call.cancel(40.0)
+    second = bench.begin(40.0)
+    second.send(40.0)
+    second.call.cancel(40.0)
 
     assert bench.of(EndpointEjected) == [EndpointEjected("a", "success_rate", 40.0, 10.0)]
     assert bench.of(EndpointReadmitted) == [EndpointReadmitted("a", 40.0)]
@@ -413,7 +416,9 @@ def test_status_counts_down_blocks_and_ejections() -> None:
     for name in "abcdef":
         for _ in range(20):
             bench.world.pools["chat"].ejector.record(name, ok=name != "a")
-    bench.begin(10.0).call.cancel(10.0)
+    looking = bench.begin(10.0)
+    looking.send(10.0)
+    looking.call.cancel(10.0)
     rows = {s.endpoint_id: s for s in bench.engine.status(15.0)}
 
     assert rows["b"].credential_blocked_s == 285.0

@@ -161,9 +161,9 @@ def all_given_back(watched: Watched) -> bool:
     return (
         all(s.inflight == 0 for s in world.states.values())
         and all(p.inflight == 0 and len(p.queue) == 0 for p in world.pools.values())
-        and not watched.engine._parked
-        and not watched.engine._outbox
-        and not watched.engine._wakes
+        and not watched.engine.parked
+        and not watched.engine.outbox
+        and not watched.engine.wakes
     )
 
 

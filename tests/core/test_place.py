@@ -449,7 +449,9 @@ def six(now: float = 10.0) -> Bench:
     for name in "abcdef":
         for _ in range(20):
             ejector.record(name, ok=name != "a")
-    bench.begin(now).call.cancel(now)
+    looking = bench.begin(now)
+    looking.send(now)
+    looking.call.cancel(now)
     return bench
 
 
@@ -638,7 +640,7 @@ def test_a_forced_probe_asks_for_the_model_of_the_first_group_its_endpoint_is_in
     bench = with_fallbacks(Fallback(endpoint="a", model="small"))
     bench.prove("a")
     bench.kill("a")
-    bench.state("a").put_out("small", 100.0, "throttled")
+    bench.state("a").put_out("small", 100.0, "throttled", 0.0)
 
     placement = put(bench)
 

@@ -113,10 +113,10 @@ def test_a_cool_down_stands_until_its_time_and_a_longer_one_is_not_shortened() -
     state = state_of()
     assert state.out_until("m")[0] == float("-inf")
 
-    state.put_out("m", 10.0, "throttled")
-    state.put_out("m", 5.0, "not_found")
+    state.put_out("m", 10.0, "throttled", 0.0)
+    state.put_out("m", 5.0, "not_found", 0.0)
     assert state.out_until("m") == (10.0, "throttled")
-    state.put_out("m", 20.0, "not_found")
+    state.put_out("m", 20.0, "not_found", 0.0)
 
     assert state.out_until("m") == (20.0, "not_found")
     assert state.out_until("other")[0] == float("-inf")
@@ -126,9 +126,9 @@ def test_cool_downs_and_breakers_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(state_module, "BREAKERS_MAX", 3)
     state = state_of()
     for i in range(5):
-        state.put_out(f"m{i}", 10.0, "throttled")
+        state.put_out(f"m{i}", 10.0, "throttled", 0.0)
         state.breaker(f"m{i}", Even())
-    state.put_out("m4", 20.0, "throttled")
+    state.put_out("m4", 20.0, "throttled", 0.0)
 
     assert list(state.outs) == ["m2", "m3", "m4"]
     assert list(state.breakers) == ["m2", "m3", "m4"]

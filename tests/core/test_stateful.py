@@ -89,7 +89,7 @@ class BreakerWalk(RuleBasedStateMachine):
     def record(self, held: tuple[Permit, float], health: Health) -> None:
         permit, started_at = held
         before = self.breaker.state
-        is_stale = permit.generation != self.breaker._generation
+        is_stale = permit.generation != self.breaker.generation
         self.breaker.record(permit, health, started_at, self.now)
         if is_stale or health is Health.NOTHING:
             assert self.breaker.state is before
@@ -404,7 +404,7 @@ class EngineWalk(RuleBasedStateMachine):
         world = self.engine.world
         assert all(s.inflight == 0 for s in world.states.values())
         assert all(p.inflight == 0 and len(p.queue) == 0 for p in world.pools.values())
-        assert not self.engine._parked
+        assert not self.engine.parked
         started = sum(isinstance(e, AttemptStarted) for e in self.events)
         ended = sum(isinstance(e, AttemptEnded) for e in self.events)
         assert started == ended
@@ -423,13 +423,13 @@ class EngineWalk(RuleBasedStateMachine):
         for hand in self.live:
             for a in hand.call.running:
                 breaker = world.states[a.endpoint_id].breaker(a.model, world.rng)
-                is_current = a.is_probe and a.permit == breaker._generation
+                is_current = a.is_probe and a.permit == breaker.generation
                 key = (a.endpoint_id, a.model)
                 probes[key] = probes.get(key, 0) + is_current
         assert all(count <= 1 for count in probes.values())
         for pool in world.pools.values():
             assert 0.0 <= pool.budget.balance(self.now) <= pool.budget.capacity(self.now)
-            assert len(pool.queue) == sum(t in pool.queue.waiters for t in self.engine._parked)
+            assert len(pool.queue) == sum(t in pool.queue.waiters for t in self.engine.parked)
             assert len(pool.queue) <= 1024
 
 

@@ -169,6 +169,24 @@ def command() -> str:
     )
 
 
+def surfaces() -> str:
+    """What becomes of each request of the SDK."""
+    from headway.transport.surfaces import rows
+
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for request, surface in rows():
+        body = "-" if not surface.managed else "form" if surface.form else "JSON"
+        key = (f"`{surface.name}`", surface.treatment, body)
+        groups.setdefault(key, []).append(f"`{request}`")
+    return _table(
+        ("surface", "requests", "what becomes of them", "body"),
+        (
+            [name, ", ".join(requests), what, body]
+            for (name, what, body), requests in groups.items()
+        ),
+    )
+
+
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "command": command,
     "defaults": defaults,
@@ -177,6 +195,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "logs": logs,
     "metrics": metrics,
     "outcomes": outcomes,
+    "surfaces": surfaces,
 }
 
 

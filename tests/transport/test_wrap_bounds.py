@@ -199,7 +199,7 @@ def test_what_names_an_object_goes_where_the_object_lives(
     assert [seen.path for seen in a.hits] == ["/v1/responses", "/v1/responses/resp_unknown"]
 
 
-def test_a_redirect_below_a_client_without_policy_is_the_librarys_affair(
+def test_a_redirect_within_its_own_host_is_followed_below_a_client_without_policy(
     serve: Callable[..., Any], caller: Callable[..., Any]
 ) -> None:
     a = serve(R(307, b"", {"location": "/v1/chat/completions"}), OK)

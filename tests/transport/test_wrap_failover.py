@@ -199,3 +199,38 @@ def test_a_connection_that_went_stale_costs_neither_an_error_nor_a_retry(
 
     assert len(a.hits) == 3
     assert host.engine.pools(host.clock())[0].retry_budget >= balance
+
+
+def test_connections_that_went_stale_together_cost_no_more(
+    serve: Callable[..., Any], caller: Callable[..., Any]
+) -> None:
+    a = serve(OK_STREAM, OK_STREAM, Close(), Close(), OK)
+    host = Host(policy({"a": a.url}))
+    client = caller(a.url, host, max_retries=0)
+
+    streams = [client.chat(stream=True) for _ in range(2)]  # at once: two connections
+    for stream in streams:
+        client.drain(stream)
+    balance = host.engine.pools(host.clock())[0].retry_budget
+    client.chat()
+
+    assert [hit.connection for hit in a.hits[:2]] == [1, 2]
+    assert {hit.connection for hit in a.hits[2:4]} == {1, 2}
+    assert len(a.hits) == 5
+    assert host.engine.pools(host.clock())[0].retry_budget >= balance
+
+
+@pytest.mark.parametrize("broken", [Rst(), Close()], ids=["reset", "closed"])
+def test_an_endpoint_that_breaks_every_connection_is_left_alone_though_it_worked_before(
+    broken: Step, serve: Callable[..., Any], caller: Callable[..., Any]
+) -> None:
+    a, b = serve(OK, broken), serve(OK)
+    host = Host(policy({"a": a.url, "b": b.url}))
+    client = caller(a.url, host)
+
+    for _ in range(8):
+        assert client.chat().choices[0].message.content == "hello"
+
+    # The one that answered; one that may have met a stale connection; what its breaker takes.
+    assert len(a.hits) == 1 + 1 + 3
+    assert len(b.hits) == 7

@@ -90,7 +90,6 @@ class Breaker:
         "_epochs",
         "_first_failure_at",
         "_forced",
-        "_generation",
         "_last_failure_at",
         "_lease_until",
         "_rng",
@@ -98,6 +97,7 @@ class Breaker:
         "_slot",
         "_trips",
         "closed_at",
+        "generation",
         "is_hard",
         "open_until",
         "proven",
@@ -116,7 +116,8 @@ class Breaker:
         self.closed_at: float | None = None
         """When a probe last closed it; None if it never tripped. Slow start counts from here."""
         self._rng = rng
-        self._generation = 0
+        self.generation = 0
+        """Changes with the state; a permit of another one settles nothing."""
         self._trips = 0
         self._clean_since = float("-inf")
         self._clean_successes = 0
@@ -152,16 +153,16 @@ class Breaker:
     def acquire(self, now: float, *, lease_s: float, force: bool = False) -> Permit | None:
         """Take a permit, or None. A probe's lease runs `lease_s`; then another may replace it."""
         if self.state is State.CLOSED:
-            return Permit(self._generation, is_probe=False)
+            return Permit(self.generation, is_probe=False)
         if not self.is_probe_due(now) and not (force and self.can_force(now)):
             return None
         self._forced = self.state is State.OPEN and now < self.open_until
         if self.state is State.OPEN:
             self._move(Signal.FORCED if self._forced else Signal.COOLED)
         else:
-            self._generation += 1  # the hung probe's permit is void
+            self.generation += 1  # the hung probe's permit is void
         self._lease_until = now + lease_s
-        return Permit(self._generation, is_probe=True)
+        return Permit(self.generation, is_probe=True)
 
     @property
     def failures_in_row(self) -> int:
@@ -172,16 +173,29 @@ class Breaker:
 
     def record(self, permit: Permit, health: Health, started_at: float, now: float) -> None:
         """Report what an attempt showed. Results of an earlier generation are stale: ignored."""
-        if permit.generation != self._generation or health is Health.NOTHING:
+        if permit.generation != self.generation or health is Health.NOTHING:
             return
         if self.state is State.HALF_OPEN:
             self._settle_probe(health, now)
         elif self.state is State.CLOSED:
-            self._count(health, started_at, now)
+            if health is Health.GOOD:
+                self.record_good(now)
+            else:
+                self._count(health, started_at, now)
+
+    def record_good(self, now: float) -> None:
+        """An attempt admitted by this closed breaker was answered."""
+        self._consecutive = 0
+        self._clean_successes += 1
+        self.proven = True
+        slot = int(now // BUCKET_S)
+        if slot > self._slot:
+            self._advance(slot)
+        self._seen[slot % BUCKETS] += 1
 
     def record_slow(self, permit: Permit, now: float) -> None:
         """Report an answer that came, but far later than its profile promises: soft evidence."""
-        if permit.generation == self._generation and self.state is State.CLOSED:
+        if permit.generation == self.generation and self.state is State.CLOSED:
             self._consecutive = 0
             self.proven = True
             self._tally(now, Health.SOFT)
@@ -192,7 +206,7 @@ class Breaker:
 
         A cancelled probe neither closes nor re-opens: the next caller may probe at once.
         """
-        is_current_probe = permit.is_probe and permit.generation == self._generation
+        is_current_probe = permit.is_probe and permit.generation == self.generation
         if is_current_probe and self.state is State.HALF_OPEN:
             self._move(Signal.PROBE_RELEASED)
 
@@ -230,12 +244,6 @@ class Breaker:
             self._open(now, hard=health is Health.HARD or self.is_hard, reason="probe_failed")
 
     def _count(self, health: Health, started_at: float, now: float) -> None:
-        if health is Health.GOOD:
-            self._consecutive = 0
-            self._clean_successes += 1
-            self.proven = True
-            self._tally(now, Health.GOOD)
-            return
         self._trips = self.trips(now)
         self._clean_since = now
         self._clean_successes = 0
@@ -268,15 +276,18 @@ class Breaker:
 
     def _tally(self, now: float, health: Health) -> None:
         slot = int(now // BUCKET_S)
-        gap = slot - self._slot
-        if gap > 0:
-            for i in range(min(gap, BUCKETS)):
-                old = (slot - i) % BUCKETS
-                self._seen[old] = self._bad[old] = self._broken[old] = 0
-            self._slot = slot
+        if slot > self._slot:
+            self._advance(slot)
         self._seen[slot % BUCKETS] += 1
-        self._bad[slot % BUCKETS] += health is not Health.GOOD
+        self._bad[slot % BUCKETS] += 1
         self._broken[slot % BUCKETS] += health is Health.HARD
+
+    def _advance(self, slot: int) -> None:
+        """Empty the buckets that time has passed over."""
+        for i in range(min(slot - self._slot, BUCKETS)):
+            old = (slot - i) % BUCKETS
+            self._seen[old] = self._bad[old] = self._broken[old] = 0
+        self._slot = slot
 
     def _trip_on_ratio(self, now: float) -> None:
         seen, bad = sum(self._seen), sum(self._bad)
@@ -307,4 +318,4 @@ class Breaker:
 
     def _move(self, signal: Signal) -> None:
         self.state = TRANSITIONS[self.state, signal]
-        self._generation += 1
+        self.generation += 1

@@ -19,7 +19,7 @@ class Call(CallMachine):
         """What to do now. Idempotent between reports."""
         with self._host.lock:
             action = self.decide(now)
-            batch = self._host.take()
+            batch = self._host.take() if self._host.outbox or self._host.wakes else None
         if batch is not None:
             self._host.deliver(batch)
         return action
@@ -31,7 +31,7 @@ class Call(CallMachine):
         """
         with self._host.lock:
             won = self.commit(attempt, now)
-            batch = self._host.take()
+            batch = self._host.take() if self._host.outbox or self._host.wakes else None
         if batch is not None:
             self._host.deliver(batch)
         return won
@@ -41,7 +41,7 @@ class Call(CallMachine):
         with self._host.lock:
             if not attempt.ended:
                 self.end_attempt(attempt, outcome, now)
-            batch = self._host.take()
+            batch = self._host.take() if self._host.outbox or self._host.wakes else None
         if batch is not None:
             self._host.deliver(batch)
 
@@ -49,14 +49,14 @@ class Call(CallMachine):
         """The caller gave up: everything outstanding ends as cancelled and teaches nothing."""
         with self._host.lock:
             self.abandon(now)
-            batch = self._host.take()
+            batch = self._host.take() if self._host.outbox or self._host.wakes else None
         if batch is not None:
             self._host.deliver(batch)
 
     def on_answer(self, decision: str, endpoint_id: str, outcome: Outcome, now: float) -> None:
         """The call was answered without a request of its own: see `CallShared`."""
         with self._host.lock:
-            self.adopt(decision, endpoint_id, outcome, now)
+            self.borrow(decision, endpoint_id, outcome, now)
             batch = self._host.take()
         if batch is not None:
             self._host.deliver(batch)

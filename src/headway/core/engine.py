@@ -8,6 +8,7 @@ The lock and the random source are handed in: the simulator passes neither threa
 
 from __future__ import annotations
 
+import itertools
 from typing import Self
 
 from headway.core.admission import Ticket
@@ -17,6 +18,7 @@ from headway.core.expect import expect
 from headway.core.model import (
     EVENTS,
     INFINITY,
+    Attempt,
     Batch,
     CallFacts,
     EndpointEjected,
@@ -80,18 +82,14 @@ class Engine:
         self.world = World(zone=zone, rng=rng)
         self.world.ceilings = _ceilings(snapshot)
         self.lock: Lock = lock if lock is not None else NoLock()
-        self._snapshot = snapshot
+        self.snapshot = snapshot
+        """The policy in force; `swap` puts in another."""
         self._on_event = on_event
         self.quiet = quiet if on_event is not None else frozenset(EVENTS)
-        self._calls = 0
-        self._outbox: list[tuple[Sink | None, Event]] = []
-        self._wakes: list[Waker] = []
-        self._parked: dict[Ticket, Woken] = {}
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The policy in force."""
-        return self._snapshot
+        self._ids = itertools.count(1)
+        self.outbox: list[tuple[Sink | None, Event]] = []
+        self.wakes: list[Waker] = []
+        self.parked: dict[Ticket, Woken] = {}
 
     def swap(self, snapshot: Snapshot, now: float) -> None:
         """Put a new policy in force. Endpoints and routes whose id or name stays keep their state;
@@ -119,7 +117,7 @@ class Engine:
             used = {credential_key(e) for e in snapshot.endpoints.values()}
             world.blocks = {k: v for k, v in world.blocks.items() if k in used}
             world.ceilings = ceilings
-            self._snapshot = snapshot
+            self.snapshot = snapshot
             for pool in world.pools.values():
                 self.wake_next(pool, now)
             batch = self.take()
@@ -133,29 +131,37 @@ class Engine:
         wall_now: float = 0.0,
         sink: Sink | None = None,
     ) -> Call | None:
-        """Begin a call; None when no route of the policy matches it (it is not ours to manage)."""
-        with self.lock:
-            snapshot = self._snapshot
-            if snapshot.without_hints is not None:
-                snapshot = self._still_fresh(snapshot, wall_now)
-            route = route_of(snapshot, facts)
-            if route is None:
-                return None
-            if facts.pinned_to is not None and facts.pinned_to not in snapshot.endpoints:
-                return None
-            expires_at = snapshot.expires_at
-            is_expired = (
-                expires_at is not None and snapshot.on_expiry == "fail" and wall_now >= expires_at
-            )
-            pool = self.world.pool(route, now)
-            if len(route.endpoint_ids) > 1:
-                self._sweep(pool, len(route.endpoint_ids), now)
-            self._calls += 1
-            call = Call(
-                self, self._calls, facts, route, snapshot, pool, sink, now, is_expired=is_expired
-            )
-            batch = self.take()
-        self.deliver(batch)
+        """Begin a call; None when no route of the policy matches it (it is not ours to manage).
+
+        Takes no lock where the route has been used before: the call counts from its first decision.
+        """
+        snapshot = self.snapshot
+        if snapshot.without_hints is not None:
+            snapshot = self._still_fresh(snapshot, wall_now)
+        route = route_of(snapshot, facts)
+        if route is None:
+            return None
+        if facts.pinned_to is not None and facts.pinned_to not in snapshot.endpoints:
+            return None
+        expires_at = snapshot.expires_at
+        is_expired = (
+            expires_at is not None and snapshot.on_expiry == "fail" and wall_now >= expires_at
+        )
+        pool = self.world.pools.get(route.name)
+        if pool is None:
+            with self.lock:
+                pool = self.world.pool(route, now)
+        return Call(
+            self, next(self._ids), facts, route, snapshot, pool, sink, now, is_expired=is_expired
+        )
+
+    def adopt(
+        self, facts: CallFacts, route: Route, snapshot: Snapshot, pool: Pool, attempt: Attempt
+    ) -> Call:
+        """Make a call of an attempt that is under way already (see `headway.core.light`)."""
+        at = attempt.started_at
+        call = Call(self, next(self._ids), facts, route, snapshot, pool, None, at)
+        call.adopt(attempt)
         return call
 
     def _still_fresh(self, snapshot: Snapshot, wall_now: float) -> Snapshot:
@@ -163,14 +169,18 @@ class Engine:
         faded = snapshot.without_hints
         if faded is None or snapshot.fresh_until is None or wall_now <= snapshot.fresh_until:
             return snapshot
-        for endpoint_id, endpoint in faded.endpoints.items():
-            state = self.world.states.get(endpoint_id)
-            if state is not None:
-                state.reconfigure(endpoint, self.world.ceilings.get(endpoint_id))
-        self._snapshot = faded
+        with self.lock:
+            if self.snapshot is not snapshot:
+                return self.snapshot  # another thread was first, or a new policy has come
+            for endpoint_id, endpoint in faded.endpoints.items():
+                state = self.world.states.get(endpoint_id)
+                if state is not None:
+                    state.reconfigure(endpoint, self.world.ceilings.get(endpoint_id))
+            self.snapshot = faded
         return faded
 
-    def _sweep(self, pool: Pool, pool_size: int, now: float) -> None:
+    def sweep(self, pool: Pool, pool_size: int, now: float) -> None:
+        """Compare a pool's endpoints with each other, when it is time to."""
         ejected, back = pool.ejector.sweep(pool_size, now)
         for endpoint_id, until in ejected:
             self.emit(None, EndpointEjected(endpoint_id, "success_rate", until, now))
@@ -185,7 +195,7 @@ class Engine:
         with self.lock:
             pools = list(self.world.pools.values())
             if model is not None:
-                route = self._snapshot.route_for(model)
+                route = self.snapshot.route_for(model)
                 pools = [self.world.pool(route, now)] if route is not None else []
             if not pools:
                 return True  # nothing of ours has run: there is nothing to bound yet
@@ -196,7 +206,7 @@ class Engine:
     def status(self, now: float) -> tuple[EndpointStatus, ...]:
         """Every endpoint of the policy in force, in document order."""
         with self.lock:
-            world, snapshot = self.world, self._snapshot
+            world, snapshot = self.world, self.snapshot
             rows: list[EndpointStatus] = []
             for endpoint in snapshot.endpoints.values():
                 state = world.state(endpoint)
@@ -262,7 +272,7 @@ class Engine:
     def explain(self, facts: CallFacts, now: float) -> Explanation:
         """Why A and not B, for a call with these facts, without sending anything."""
         with self.lock:
-            snapshot, world = self._snapshot, self.world
+            snapshot, world = self.snapshot, self.world
             route = route_of(snapshot, facts)
             if route is None:
                 return Explanation(None, "", None, 0, ())
@@ -309,19 +319,19 @@ class Engine:
     def emit(self, sink: Sink | None, event: Event) -> None:
         """Queue an event for the call's own sink and for the engine's."""
         if sink is not None or type(event) not in self.quiet:
-            self._outbox.append((sink, event))
+            self.outbox.append((sink, event))
 
     def wake(self, waker: Waker) -> None:
         """Queue a wake-up."""
-        self._wakes.append(waker)
+        self.wakes.append(waker)
 
     def park(self, ticket: Ticket, waiter: Woken) -> None:
         """Remember whose ticket this is."""
-        self._parked[ticket] = waiter
+        self.parked[ticket] = waiter
 
     def unpark(self, ticket: Ticket) -> None:
         """Forget a ticket; an evicted waiter is woken so that it learns of it."""
-        waiter = self._parked.pop(ticket, None)
+        waiter = self.parked.pop(ticket, None)
         if ticket.evicted and waiter is not None:
             waiter.wake()
 
@@ -331,12 +341,12 @@ class Engine:
         Endpoints are shared between pools, so every pool with a queue gets a turn; whoever finds
         no room goes on waiting.
         """
-        if not self._parked:
+        if not self.parked:
             return
         for waiting in (pool, *(p for p in self.world.pools.values() if p is not pool)):
             if waiting.queue.waiters:
                 ticket = waiting.queue.grant(now)
-                waiter = self._parked.get(ticket) if ticket is not None else None
+                waiter = self.parked.get(ticket) if ticket is not None else None
                 if waiter is not None:
                     waiter.wake()
 
@@ -346,10 +356,10 @@ class Engine:
         Taken before the lock is released, so that whoever caused an event delivers it: a call's
         events reach its sink in order, before its driver acts on them, whatever other threads do.
         """
-        if not self._outbox and not self._wakes:
+        if not self.outbox and not self.wakes:
             return None
-        batch = self._outbox, self._wakes
-        self._outbox, self._wakes = [], []
+        batch = self.outbox, self.wakes
+        self.outbox, self.wakes = [], []
         return batch
 
     def deliver(self, batch: Batch | None) -> None:
@@ -372,7 +382,7 @@ class Engine:
         must differ), and forget attempts that live on in the parent only."""
         self.lock = lock
         self.world.rng = rng
-        self._outbox, self._wakes, self._parked = [], [], {}
+        self.outbox, self.wakes, self.parked = [], [], {}
         for state in self.world.states.values():
             state.inflight = 0
         for pool in self.world.pools.values():

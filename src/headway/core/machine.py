@@ -18,7 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ParamSpec, Protocol
 
-from headway.core.backoff import HINT_WAIT_MAX_S
+from headway.core.admission import Ticket
+from headway.core.backoff import HINT_WAIT_MAX_S, is_turned_away
 from headway.core.model import (
     CANCELLED,
     DEADLINE_STREAMING,
@@ -63,11 +64,11 @@ from headway.core.place import (
 )
 from headway.core.retry import RetryPlan, pay
 from headway.core.select import Candidate
-from headway.core.sending import cannot_finish, kind_of, open_attempt
+from headway.core.sending import cannot_finish, kind_of, open_attempt, open_sole
 from headway.core.settle import first_token, settle
 from headway.core.snapshot import Route, Snapshot, TrafficClass
 from headway.core.state import Pool
-from headway.core.waiting import Line, Parking
+from headway.core.waiting import DEADLINE_SHARE, Line, Parking, Woken
 from headway.core.world import World
 
 P = ParamSpec("P")
@@ -83,6 +84,16 @@ class Host(Parking, Protocol):
     lock: Lock
     quiet: frozenset[type[Event]]
     """Events that only a call's own sink wants."""
+
+    outbox: list[tuple[Sink | None, Event]]
+    """What waits for delivery."""
+    wakes: list[Waker]
+    parked: dict[Ticket, Woken]
+    """The calls that wait for their turn."""
+
+    def sweep(self, pool: Pool, pool_size: int, now: float) -> None:
+        """Compare a pool's endpoints with each other, when it is time to."""
+        ...
 
     def emit(self, sink: Sink | None, event: Event) -> None:
         """Queue an event for delivery after the lock is released."""
@@ -110,6 +121,7 @@ class CallMachine:
         "_ended",
         "_finish",
         "_groups",
+        "_has_entered",
         "_host",
         "_is_cold_ok",
         "_is_expired",
@@ -165,13 +177,18 @@ class CallMachine:
         self._is_expired = is_expired
         self.waker: Waker | None = None
         self._ended = False
-        pool.inflight += 1
-        pool.budget.note_inflight(pool.inflight, now)
+        self._has_entered = False
 
     @property
     def deadline_at(self) -> float:
         """The call's absolute deadline: its own, its task's and its route's, whichever is first."""
         return self._deadline_at
+
+    def adopt(self, attempt: Attempt) -> None:
+        """Take over an attempt that was opened for this call before it was made."""
+        self._has_entered = True
+        self.attempts = 1
+        self.running.append(attempt)
 
     def wake(self) -> None:
         """For the engine: hand the driver's waker over for delivery."""
@@ -216,6 +233,8 @@ class CallMachine:
             return self._finish
         if self.running:
             return self._beside_running(now)
+        if not self._has_entered:
+            self._enter(now)
         if now >= self._deadline_at:
             return self._give_up(Rejection("deadline"), now)
         if self._is_expired:
@@ -227,6 +246,10 @@ class CallMachine:
         due = self._plan.next_up.at
         if now < due:
             return Wait(min(due, self._deadline_at), "backoff")
+        if self._plan.next_up.owed:
+            denied = self._settle_debt(now)
+            if denied is not None:
+                return denied
         waiting = self.line.pending(now)
         if waiting is not None:
             return waiting
@@ -234,15 +257,26 @@ class CallMachine:
             return self._stop_waiting(self.line.ticket.obstacle, now)
         return self._launch(now)
 
+    def _enter(self, now: float) -> None:
+        """Count it among its pool's calls: from its first decision on, which has the lock."""
+        self._has_entered = True
+        pool, size = self._pool, len(self.route.endpoint_ids)
+        pool.inflight += 1
+        pool.budget.note_inflight(pool.inflight, now)
+        if size > 1:
+            self._host.sweep(pool, size, now)
+
     def _launch_usual(self, now: float) -> Send | None:
         """The first attempt where there is one endpoint, in good health, and no queue for it. None:
         it takes a look at everything."""
         if self._pool.queue.waiters:
             return None
-        usual = place_sole(self._host.world, self.facts, self.route, self.snapshot)
-        if usual is None or usual.candidate is None:
+        sole = place_sole(self._host.world, self.facts, self.route, self.snapshot)
+        if sole is None:
             return None
-        return self._open(usual, usual.candidate, AttemptKind.INITIAL, 0.0, now)
+        deadline_at = self._deadline_at
+        attempt = open_sole(sole, self.facts, self.route, deadline_at=deadline_at, now=now)
+        return self._sent(attempt, now)
 
     def _launch(self, now: float) -> Action:
         plan = self._plan
@@ -256,7 +290,13 @@ class CallMachine:
             return self._send(placement, now)
         return self._face(placement, now)
 
-    def _request(self, *, retry_same: bool = False, hedge_of: Attempt | None = None) -> Request:
+    def _request(
+        self,
+        *,
+        retry_same: bool = False,
+        ignore_guesses: bool = False,
+        hedge_of: Attempt | None = None,
+    ) -> Request:
         plan = self._plan
         domain = None
         if hedge_of is not None:
@@ -273,6 +313,7 @@ class CallMachine:
             tried=frozenset() if retry_same else plan.tried,
             last_failure=plan.last_kind.value if plan.last_kind else None,
             ignore_cold=self._is_cold_ok,
+            ignore_guesses=ignore_guesses,
             may_probe=self._can_afford_probe if hedge_of is None else never,
             may_force=hedge_of is None,
             other_domain_than=domain,
@@ -314,22 +355,26 @@ class CallMachine:
         backoff_s: float,
         now: float,
     ) -> Send:
-        self.attempts += 1
         attempt = open_attempt(
             placement,
             candidate,
             self.facts,
             self.route,
-            number=self.attempts,
+            number=self.attempts + 1,
             kind=kind,
             backoff_s=backoff_s,
             deadline_at=self._deadline_at,
             now=now,
         )
+        return self._sent(attempt, now)
+
+    def _sent(self, attempt: Attempt, now: float) -> Send:
+        self.attempts += 1
         self.running.append(attempt)
         if attempt.number == 1 and self._may_hedge():
             self._pool.hedges.deposit()
-        self._emit(AttemptStarted, self.id, attempt, now)
+        if self._sink is not None or AttemptStarted not in self._host.quiet:
+            self._host.emit(self._sink, AttemptStarted(self.id, attempt, now))
         return Send(attempt)
 
     # -- waiting
@@ -339,6 +384,12 @@ class CallMachine:
         obstacle, last = placement.obstacle, self._plan.last
         if obstacle in FLEETING:
             return self._stand(obstacle, now)
+        if obstacle == "exhausted" and placement.until > now + self._patience_s(now):
+            may_stay = self._plan.may_stay()
+            request = self._request(retry_same=may_stay, ignore_guesses=True)
+            asked = place(self._host.world, request, now)
+            if asked.candidate is not None:
+                return self._send(asked, now)
         if obstacle in TIMED:
             if placement.until - now <= HINT_WAIT_MAX_S and placement.until < self._deadline_at:
                 self._leave_line(now)
@@ -353,6 +404,11 @@ class CallMachine:
         after = min((d[2] for d in detail if d[2] > 0), default=INFINITY)
         reason = _REJECTION_OF.get(obstacle, "no_endpoint")
         return self._give_up(Rejection(reason, after if after != INFINITY else None, detail), now)
+
+    def _patience_s(self, now: float) -> float:
+        """How long a call waits for what may not be needed: as long as it would stand in line."""
+        patience = self.route.admission.queue_timeout_s
+        return min(patience, DEADLINE_SHARE * (self._deadline_at - now))
 
     def _stand(self, obstacle: str, now: float) -> Action:
         line = self.line
@@ -403,9 +459,11 @@ class CallMachine:
 
     def _may_hedge(self) -> bool:
         facts = self.facts
-        if facts.hedge is False or not facts.repeatable or facts.pinned_to or facts.delegated:
+        if facts.hedge is not True and not self.route.hedge.enabled:
             return False
-        return self.route.hedge.enabled or facts.hedge is True
+        return not (
+            facts.hedge is False or not facts.repeatable or facts.pinned_to or facts.delegated
+        )
 
     def _beside_running(self, now: float) -> Action:
         first = self.running[0]
@@ -493,12 +551,15 @@ class CallMachine:
         if outcome.kind is FailureClass.OK and not attempt.lost:
             pool.budget.deposit(now)
             pool.exhausted = False
-        result = _result(attempt, outcome)
-        duration = now - attempt.started_at
-        self._emit(AttemptEnded, self.id, attempt, outcome, result, duration, now)
+        host = self._host
+        if self._sink is not None or AttemptEnded not in host.quiet:
+            result, duration = _result(attempt, outcome), now - attempt.started_at
+            event = AttemptEnded(self.id, attempt, outcome, result, duration, now)
+            host.emit(self._sink, event)
         if self._ended and not self.running:
             self._sink = None
-        self._host.wake_next(pool, now)
+        if host.parked:
+            host.wake_next(pool, now)
 
     def _after_failure(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         plan, world = self._plan, self._host.world
@@ -514,19 +575,41 @@ class CallMachine:
             self._pool,
             deadline_at=self._deadline_at,
             has_alternative=lambda: has_alternative(world, self._request(), now),
-            soonest=lambda: place(world, self._request(retry_same=True), now).until - now,
+            soonest=lambda: self._soonest(now) - now,
+            is_crowded=is_turned_away(outcome) and world.states[attempt.endpoint_id].inflight > 0,
             rng=world.rng,
             now=now,
         )
-        if denied == "budget" and not self._pool.exhausted:
-            self._pool.exhausted = True
-            self._emit_engine(BudgetExhausted(self._pool.name, now))
         if denied:
+            self._note_denial(denied, now)
             self._surface(attempt, denied, now, outcome)
         elif self.facts.delegated:
             self.retry_granted = True  # the token is spent: the SDK makes the attempt
             plan.sent()
             self._surface(attempt, "", now, outcome)
+
+    def _settle_debt(self, now: float) -> Finish | None:
+        """What was scheduled on credit is due; the end, if it can't be paid for."""
+        last = self._plan.last
+        assert last is not None
+        state = self._host.world.states.get(last.endpoint_id)
+        served_at = -INFINITY if state is None else state.last_success_at
+        denied = self._plan.settle_debt(self.facts, self._pool, served_at, now)
+        if not denied:
+            return None
+        self._note_denial(denied, now)
+        return self._surface(last, denied, now)
+
+    def _note_denial(self, denied: str, now: float) -> None:
+        if denied == "budget" and not self._pool.exhausted:
+            self._pool.exhausted = True
+            self._emit_engine(BudgetExhausted(self._pool.name, now))
+
+    def _soonest(self, now: float) -> float:
+        """When an endpoint may be back that asked for quiet, this one or another."""
+        placement = place(self._host.world, self._request(retry_same=True), now)
+        is_free = placement.candidate is not None and not placement.is_probe
+        return now if is_free else placement.until
 
     # -- ending
 
@@ -545,7 +628,7 @@ class CallMachine:
         self._leave_line(now)
         self._plan.withdrawn(self.facts, self._pool, now)
         self._finish = Finish(None, rejection)
-        self._emit(CallRejected, self.id, rejection, self.facts.priority, now)
+        self._emit(CallRejected, self.id, rejection, self.facts.priority, now, self.route.mode)
         self._close(None, Outcome(FailureClass.CANCELLED, error_type=rejection.reason), now)
         return self._finish
 
@@ -559,7 +642,7 @@ class CallMachine:
         self._finish = self._finish or Finish(None, Rejection("cancelled"))
         self._close(self._committed, CANCELLED, now)
 
-    def adopt(self, decision: str, endpoint_id: str, outcome: Outcome, now: float) -> None:
+    def borrow(self, decision: str, endpoint_id: str, outcome: Outcome, now: float) -> None:
         if not self._ended:
             self._finish = Finish(None)
             self._emit(CallShared, self.id, decision, endpoint_id, now)
@@ -569,8 +652,10 @@ class CallMachine:
         if self._ended:
             return
         self._ended = True
-        self._pool.inflight = max(0, self._pool.inflight - 1)  # zero after a fork
-        self._emit(CallEnded, self.id, winner, outcome, self.attempts, now)
+        if self._has_entered and self._pool.inflight:  # zero after a fork
+            self._pool.inflight -= 1
+        if self._sink is not None or CallEnded not in self._host.quiet:
+            self._host.emit(self._sink, CallEnded(self.id, winner, outcome, self.attempts, now))
         if not self.running:
             # It knows the call, too: left in place, only the garbage collector would part them.
             self._sink = None
@@ -584,7 +669,12 @@ class CallMachine:
 
 
 _NO_CLASS = TrafficClass()
-_REJECTION_OF = {"throttled": "throttled", "paced": "throttled", "credential": "quota"}
+_REJECTION_OF = {
+    "throttled": "throttled",
+    "paced": "throttled",
+    "exhausted": "throttled",
+    "credential": "quota",
+}
 
 
 def _result(attempt: Attempt, outcome: Outcome) -> str:

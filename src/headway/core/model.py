@@ -357,6 +357,8 @@ class CallRejected(NamedTuple):
     rejection: Rejection
     priority: int
     at: float
+    mode: str | None = None
+    """The route's own mode: where it is "observe", nothing was refused. None: as the router's."""
 
 
 class CallEnded(NamedTuple):

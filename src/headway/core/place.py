@@ -27,7 +27,7 @@ from headway.core.select import (
     weigh,
 )
 from headway.core.snapshot import Endpoint, Route, Snapshot
-from headway.core.state import EndpointState, Pool
+from headway.core.state import GUESSES, EndpointState, Pool
 from headway.core.world import World, credential_key
 
 FALLBACK_DEPTH_MAX = 5
@@ -36,7 +36,7 @@ PANIC_WEIGHT = 0.5
 """Below this share of weight available, soft evidence no longer keeps an endpoint out."""
 FLEETING = frozenset({"limit", "cold"})
 """Obstacles that end when some attempt ends: worth queueing for."""
-TIMED = frozenset({"throttled", "paced", "not_found"})
+TIMED = frozenset({"throttled", "paced", "not_found", "exhausted"})
 """Obstacles that end at a known instant."""
 
 
@@ -60,7 +60,7 @@ class Placement(NamedTuple):
     is_probe: bool = False
     warm_tokens: int = 0
     obstacle: str = ""
-    """limit | cold | throttled | paced | open | credential | none ..."""
+    """limit | cold | throttled | paced | exhausted | open | credential | none ..."""
     until: float = INFINITY
     outs: tuple[Out, ...] = ()
 
@@ -130,6 +130,8 @@ class Request(NamedTuple):
     last_failure: str | None = None
     """Failure class of the last attempt: gates fallbacks with `on`."""
     ignore_cold: bool = False
+    ignore_guesses: bool = False
+    """Also endpoints that only a guess keeps out."""
     may_probe: Callable[[float], bool] = always
     """Whether the call could afford a probe that fails; asked only where one is due."""
     may_force: bool = True
@@ -138,9 +140,16 @@ class Request(NamedTuple):
     min_context: int = 0
 
 
-def place_sole(
-    world: World, facts: CallFacts, route: Route, snapshot: Snapshot
-) -> Placement | None:
+class Sole(NamedTuple):
+    """The one endpoint of a route, in good health and with nothing to be weighed."""
+
+    endpoint: Endpoint
+    state: EndpointState
+    breaker: Breaker
+    model: str
+
+
+def place_sole(world: World, facts: CallFacts, route: Route, snapshot: Snapshot) -> Sole | None:
     """The usual case at a fraction of the cost: one endpoint, and nothing to say against it.
 
     None: something is to be said, or there is a choice; `place` looks at everything.
@@ -149,7 +158,9 @@ def place_sole(
     if state is None or world.blocks or facts.pinned_to is not None:
         return None
     endpoint = snapshot.endpoints[state.endpoint.id]
-    model = endpoint.upstream_model(facts.model)
+    model = facts.model
+    if endpoint.models or endpoint.model is not None:
+        model = endpoint.upstream_model(model)
     breaker = state.breakers.get(model)
     if (
         breaker is None
@@ -163,7 +174,7 @@ def place_sole(
         or state.limit.limit is not None
     ):
         return None
-    return Placement(Candidate(endpoint, state, breaker, model, 1.0), "only")
+    return Sole(endpoint, state, breaker, model)
 
 
 def place(world: World, request: Request, now: float) -> Placement:
@@ -187,6 +198,8 @@ def place(world: World, request: Request, now: float) -> Placement:
     if first_obstacle is not None:
         return first_obstacle._replace(outs=tuple(outs))
     if request.may_force:
+        if any(o.reason == "cooling" for o in outs):
+            return place(world, request._replace(ignore_guesses=True), now)
         forced = _force_probe(world, request, outs, now)
         if forced is not None:
             return forced
@@ -281,7 +294,7 @@ def _obstacle(
             return Out(endpoint.id, "credential", until)
     if state.outs:
         until, reason = state.out_until(model)
-        if now < until:
+        if now < until and not (request.ignore_guesses and reason in GUESSES):
             return Out(endpoint.id, reason, until)
     if not state.limit.has_room(state.inflight):
         return Out(endpoint.id, "limit", INFINITY)

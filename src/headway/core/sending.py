@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from headway.core.breaker import Permit
 from headway.core.model import INFINITY, Attempt, AttemptKind, CallFacts
-from headway.core.place import Placement
+from headway.core.place import Placement, Sole
 from headway.core.retry import Scheduled
 from headway.core.select import Candidate
 from headway.core.snapshot import Route
@@ -59,6 +59,28 @@ def open_attempt(
         permit=permit.generation,
         is_probe=permit.is_probe,
         planned_uncached_tokens=max(0, facts.prompt_tokens - placement.warm_tokens),
+    )
+
+
+def open_sole(
+    sole: Sole, facts: CallFacts, route: Route, *, deadline_at: float, now: float
+) -> Attempt:
+    """The same for a call's first attempt at its route's one endpoint, which is in good health."""
+    deadline = route.deadline
+    sole.state.inflight += 1
+    limit_s = deadline.ttft_s if facts.stream else INFINITY
+    late_at = now + limit_s
+    return Attempt(
+        facts.resend + 1,
+        AttemptKind.RETRY if facts.resend else AttemptKind.INITIAL,
+        sole.endpoint.id,
+        sole.model,
+        now,
+        deadline_at,
+        min(deadline_at, late_at),
+        deadline.idle_s,
+        permit=sole.breaker.generation,
+        planned_uncached_tokens=facts.prompt_tokens,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headway.core.backoff import throttle_s, usable_hint, widen_hint
+from headway.core.backoff import is_turned_away, throttle_s, usable_hint, widen_hint
 from headway.core.breaker import Breaker, Permit, State
 from headway.core.eject import PEERS_MIN
 from headway.core.expect import planned_latency_s
@@ -29,7 +29,7 @@ from headway.core.model import (
     LimitChanged,
     Outcome,
 )
-from headway.core.snapshot import Route
+from headway.core.snapshot import Profile, Route
 from headway.core.state import EndpointState, Pool
 from headway.core.world import Block, World, credential_key
 
@@ -96,36 +96,51 @@ def settle(
     state = world.states.get(attempt.endpoint_id)
     if state is None:
         return
-    breaker = state.breaker(attempt.model, world.rng)
-    permit = Permit(attempt.permit, attempt.is_probe)
+    breaker = state.breakers.get(attempt.model) or state.breaker(attempt.model, world.rng)
     before = breaker.state
     inflight = state.inflight
-    state.inflight = max(0, inflight - 1)  # a forked child ends what only its parent counted
-    health = outcome.health
-    if world.blocks and TRAITS[outcome.kind].blame is not Blame.CREDENTIAL:
-        is_good = health is Health.GOOD and not attempt.lost
-        world.end_trial(state.endpoint, attempt.started_at, now, ok=is_good)
-    if attempt.lost or outcome.free_retry or outcome.kind is FailureClass.CANCELLED:
-        breaker.release(permit)
-    elif health is Health.GOOD:
+    if inflight:  # zero in a forked child, which ends what only its parent counted
+        state.inflight = inflight - 1
+    kind = outcome.kind
+    is_good = kind is FailureClass.OK
+    if world.blocks and TRAITS[kind].blame is not Blame.CREDENTIAL:
+        ok = is_good and not attempt.lost
+        world.end_trial(state.endpoint, attempt.started_at, now, ok=ok)
+    if attempt.lost or outcome.free_retry or kind is FailureClass.CANCELLED:
+        breaker.release(Permit(attempt.permit, attempt.is_probe))
+    elif is_good:
         _learn_success(world, facts, route, pool, state, attempt, outcome, inflight, now)
-        if _was_slow(pool, state, attempt):
-            breaker.record_slow(permit, now)
-            state.blame(SOFT_BADNESS, now)
-        else:
-            breaker.record(permit, Health.GOOD, attempt.started_at, now)
+        _record_success(pool, state, attempt, breaker, now)
         if len(route.endpoint_ids) >= PEERS_MIN:
             pool.ejector.record(attempt.endpoint_id, ok=True)
+        if outcome.retry_after_s is not None:
+            _exhausted(state, attempt, outcome.retry_after_s, now, emit)
     else:
         _learn_failure(world, facts, pool, state, attempt, outcome, inflight, now, emit)
+        permit = Permit(attempt.permit, attempt.is_probe)
+        health = outcome.health
         if health is Health.NOTHING:
             breaker.release(permit)
-        elif _is_only_a_request_to_wait(outcome) and not attempt.is_probe and breaker.proven:
+        elif _is_only_a_request_to_wait(outcome, route, breaker) and not attempt.is_probe:
             pass  # the cool-down is the whole answer; a server that paces us is healthy
         else:
             breaker.record(permit, health, attempt.started_at, now)
     if breaker.state is not before:
         _report_breaker(state, attempt.model, breaker, before, now, emit)
+
+
+def _record_success(
+    pool: Pool, state: EndpointState, attempt: Attempt, breaker: Breaker, now: float
+) -> None:
+    profile = state.endpoint.profile
+    if profile is not None and _was_slow(profile, pool, state, attempt):
+        breaker.record_slow(Permit(attempt.permit, attempt.is_probe), now)
+        state.blame(SOFT_BADNESS, now)
+    elif breaker.state is not State.CLOSED:
+        permit = Permit(attempt.permit, attempt.is_probe)
+        breaker.record(permit, Health.GOOD, attempt.started_at, now)
+    elif attempt.permit == breaker.generation:
+        breaker.record_good(now)
 
 
 def _learn_success(
@@ -142,8 +157,11 @@ def _learn_success(
     seconds = now - attempt.started_at
     state.throttles_in_row = 0
     state.last_success_at = now
+    if state.outs:
+        state.served(attempt.model, now)
     state.call_time_s += 0.1 * (seconds - state.call_time_s)
-    state.limit.on_success(inflight)
+    if state.limit.limit is not None:
+        state.limit.on_success(inflight, now)
     output = outcome.output_tokens or 0
     uncached = attempt.planned_uncached_tokens
     if outcome.input_tokens is not None and outcome.cached_tokens is not None:
@@ -164,10 +182,19 @@ def _learn_success(
         state.tpm.charge(outcome.input_tokens + output - estimated, now)
 
 
-def _was_slow(pool: Pool, state: EndpointState, attempt: Attempt) -> bool:
+def _exhausted(
+    state: EndpointState, attempt: Attempt, reset_s: float, now: float, emit: Emit
+) -> None:
+    """The answer said that it was the last until then: the next call need not be refused first."""
+    hint = usable_hint(reset_s)
+    if hint is not None:
+        state.put_out(attempt.model, now + hint, "exhausted", now)
+        emit(EndpointThrottled(attempt.endpoint_id, attempt.model, now + hint, now))
+
+
+def _was_slow(profile: Profile, pool: Pool, state: EndpointState, attempt: Attempt) -> bool:
     """Whether the first token came far later than planned, and later than the pool's others do."""
-    profile = state.endpoint.profile
-    if profile is None or attempt.first_token_at is None:
+    if attempt.first_token_at is None:
         return False
     ttft = attempt.first_token_at - attempt.started_at
     load = state.endpoint.planned_load
@@ -180,9 +207,12 @@ def _was_slow(pool: Pool, state: EndpointState, attempt: Attempt) -> bool:
     return ttft > bound * usual
 
 
-def _is_only_a_request_to_wait(outcome: Outcome) -> bool:
-    return outcome.kind is FailureClass.RATE_LIMITED and (
-        usable_hint(outcome.retry_after_s) is not None
+def _is_only_a_request_to_wait(outcome: Outcome, route: Route, breaker: Breaker) -> bool:
+    if outcome.kind is not FailureClass.RATE_LIMITED:
+        return False
+    # Where there is no other endpoint a breaker would only turn its 429s into refusals of ours.
+    return route.sole is not None or (
+        breaker.proven and usable_hint(outcome.retry_after_s) is not None
     )
 
 
@@ -205,17 +235,19 @@ def _learn_failure(
     elif kind is FailureClass.AUTH and not facts.delegated:
         _block_credential(world, state, AUTH_BLOCK_S, None, "auth", now, emit)
     elif kind is FailureClass.NOT_FOUND and not facts.delegated:
-        state.put_out(attempt.model, now + NOT_FOUND_S, "not_found")
+        state.put_out(attempt.model, now + NOT_FOUND_S, "not_found", now)
     elif kind is FailureClass.RATE_LIMITED or (health is not Health.NOTHING and hint is not None):
         _cool_down(world, facts, state, attempt, hint, now, emit)
     # Soft: the caller's own deadline was short. That says nothing of what the endpoint carries.
-    if (
-        kind in _OVERLOAD
-        and not outcome.soft
-        and state.limit.on_overload(inflight, state.call_time_s, now)
-    ):
-        limit = state.limit.limit
-        emit(LimitChanged(attempt.endpoint_id, INFINITY if limit is None else limit, now))
+    if kind in _OVERLOAD and not outcome.soft:
+        changed = (
+            state.limit.on_refused(inflight - 1, now)
+            if is_turned_away(outcome)
+            else state.limit.on_overload(inflight, state.call_time_s, now)
+        )
+        if changed:
+            limit = state.limit.limit
+            emit(LimitChanged(attempt.endpoint_id, INFINITY if limit is None else limit, now))
     if health is not Health.NOTHING:
         state.blame(1.0 if health is Health.HARD else SOFT_BADNESS, now)
         pool.ejector.record(attempt.endpoint_id, ok=False)
@@ -237,7 +269,7 @@ def _cool_down(
         wait = hint  # the SDK sleeps exactly the hint; a wider wait here would only add to it
     else:
         wait = widen_hint(hint, world.rng)
-    state.put_out(attempt.model, now + wait, "throttled")
+    state.put_out(attempt.model, now + wait, "cooling" if hint is None else "throttled", now)
     emit(EndpointThrottled(attempt.endpoint_id, attempt.model, now + wait, now))
 
 

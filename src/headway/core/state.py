@@ -41,6 +41,12 @@ SIZE_BUCKETS = (1_000, 8_000, 64_000)
 """Prompt tokens: TTFT is compared within a bucket."""
 
 
+GUESSES = frozenset({"cooling", "exhausted"})
+"""Reasons to leave an endpoint alone that nobody asked for: it answered 429 without saying how
+long ("cooling"), or 200 saying that this was the last for now ("exhausted"). They send calls
+elsewhere; where there is nowhere else, a wait that may be for nothing is worse than asking."""
+
+
 class EndpointState:
     """The mutable side of one endpoint."""
 
@@ -72,7 +78,7 @@ class EndpointState:
         """Whether a rate per minute is published; saves asking the gates on every call."""
         self.breakers: dict[str, Breaker] = {}
         self.outs: dict[str, tuple[float, str]] = {}
-        """model -> (until, reason): cool-downs the server asked for, and quarantined models."""
+        """model -> (until, reason): cool-downs asked for or guessed, and quarantined models."""
         self.throttles_in_row = 0
         self.call_time_s = 1.0
         self.last_success_at = -INFINITY
@@ -133,12 +139,24 @@ class EndpointState:
         """When a cool-down or quarantine of this model ends, and why it stands."""
         return self.outs.get(model, (-INFINITY, ""))
 
-    def put_out(self, model: str, until: float, reason: str) -> None:
-        """Leave this model alone until `until`; a longer existing cool-down stands."""
-        if until > self.out_until(model)[0]:
+    def put_out(self, model: str, until: float, reason: str, now: float) -> None:
+        """Leave this model alone until `until`; a longer existing cool-down stands, and what is
+        known stands before what is guessed."""
+        known_until, known_reason = self.out_until(model)
+        if known_until > now and (reason in GUESSES) != (known_reason in GUESSES):
+            stands = reason in GUESSES
+        else:
+            stands = known_until >= until
+        if not stands:
             if len(self.outs) >= BREAKERS_MAX and model not in self.outs:
                 del self.outs[next(iter(self.outs))]
             self.outs[model] = (until, reason)
+
+    def served(self, model: str, now: float) -> None:
+        """A call succeeded: forget what has passed, and what was only guessed."""
+        until, reason = self.out_until(model)
+        if until <= now or reason in GUESSES:
+            self.outs.pop(model, None)
 
 
 class Pool:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, cast
 
+from pydantic_core import from_json
+
 from headway.core.model import FailureClass, Outcome
 from headway.quirks.hints import exhausted_hint, retry_after_hint, text_hint
 from headway.quirks.table import QUIRKS, Quirk
@@ -33,12 +35,6 @@ _GOOD = Outcome(FailureClass.OK, status=200)
 EMPTY = "(empty body)"
 """What texts are searched in when there is no text, so that a row can ask for that."""
 
-_RATE_HEADERS = (
-    "x-ratelimit-remaining-requests",
-    "x-ratelimit-remaining-tokens",
-    "anthropic-ratelimit-requests-remaining",
-    "x-ratelimit-remaining",
-)
 _HTML = re.compile(rb"\s*(?:\xef\xbb\xbf)?\s*<(?:!doctype|html|head|body|\?xml)", re.IGNORECASE)
 _SSE = re.compile(rb"(?:\xef\xbb\xbf)?(?:data:|event:|id:|retry:|:)")
 _IN_BAND_STATUS = re.compile(r"\s*([1-5]\d\d)\s*")
@@ -143,10 +139,7 @@ def _judge(
     if not head:
         return _disguised(FailureClass.INCOMPLETE_STREAM, "empty_body", ran=True), None
     if len(body) > REPLY_PARSE_BYTES and is_json:
-        # The caller's SDK will parse it; doing that twice for a megabyte of floats is not worth
-        # what a damaged middle would teach.
-        closed = body.rstrip().endswith((b"}", b"]"))
-        return None if closed else _CUT, None
+        return None if _is_whole(body) else _CUT, None
     try:
         value = load_json(body)
     except (ValueError, RecursionError):
@@ -160,6 +153,47 @@ def _judge(
     if surface in _JSON_ONLY:
         return _disguised(FailureClass.INCOMPLETE_STREAM, "not_an_object", ran=True), None
     return None, None
+
+
+def _is_whole(body: bytes) -> bool:
+    """Whether a large body is all there.
+
+    The caller's SDK will parse it; doing that twice for a megabyte of floats is not worth what a
+    damaged middle would teach. So it is parsed only where counting brackets leaves a doubt: text in
+    it (code, most likely) may hold some that don't match.
+    """
+    if not body.rstrip().endswith((b"}", b"]")):
+        return False
+    if body.count(b"{") == body.count(b"}") and body.count(b"[") == body.count(b"]"):
+        return True
+    try:
+        load_json(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def is_plain_answer(headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether a whole 200 JSON reply is beyond doubt what was asked for, with no news of limits.
+
+    Where it is not, `read_reply` finds out what it is.
+    """
+    try:
+        reply: object = from_json(body)
+    except ValueError:
+        return False
+    if type(reply) is not dict:
+        return False
+    members = cast("dict[str, object]", reply)
+    return (
+        bool(members.get("choices") or members.get("data") or members.get("results"))
+        and not members.get("error")
+        and members.get("object") not in _NOT_PLAIN
+        and "0" not in headers.values()
+    )
+
+
+_NOT_PLAIN = frozenset({"response", "error"})
 
 
 def classify_error(error: object) -> Outcome:
@@ -176,10 +210,8 @@ def classify_error(error: object) -> Outcome:
 
 def success_hint(headers: Mapping[str, str], wall_now: float) -> float | None:
     """Seconds until a bucket that a successful reply reports as used up refills, else None."""
-    for name in _RATE_HEADERS:
-        if headers.get(name) == "0":
-            return exhausted_hint(headers, wall_now)
-    return None
+    # The look at the values is for nearly every reply all there is to do.
+    return exhausted_hint(headers, wall_now) if "0" in headers.values() else None
 
 
 def should_retry(headers: Mapping[str, str]) -> bool | None:

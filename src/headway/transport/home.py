@@ -24,10 +24,20 @@ class Place(NamedTuple):
 class Home:
     """The wrapped client's own endpoint and settings; fixed when it is wrapped."""
 
-    __slots__ = ("attempts_max", "azure", "base_url", "family", "origin", "prefix", "signed")
+    __slots__ = (
+        "attempts_max", "azure", "base_url", "family", "follows_redirects", "origin", "prefix",
+        "signed",
+    )  # fmt: skip
 
     def __init__(
-        self, family: Family, *, base_url: str, azure: bool, signed: bool, attempts_max: int
+        self,
+        family: Family,
+        *,
+        base_url: str,
+        azure: bool,
+        signed: bool,
+        attempts_max: int,
+        follows_redirects: bool = True,
     ) -> None:
         self.family = family
         self.base_url = base_url
@@ -36,6 +46,8 @@ class Home:
         """The client signs its requests before the transport (Bedrock, Vertex): they stay as is."""
         self.attempts_max = attempts_max
         """The user's `max_retries` plus one."""
+        self.follows_redirects = follows_redirects
+        """What the user's http client is set to."""
         url = family.URL(base_url)
         self.origin = origin_of(url)
         self.prefix = url.raw_path.decode("ascii").partition("?")[0].rstrip("/")

@@ -46,6 +46,10 @@ class CallHost(Protocol):
         """
         ...
 
+    def is_unwatched(self) -> bool:
+        """Whether nobody wants to know of single calls: no span, no metric, no hook, no count."""
+        ...
+
     def credential_for(self, endpoint: Endpoint) -> Credential | None:
         """The credential declared for `endpoint`; None: the client's own key, own host only."""
         ...

@@ -71,6 +71,7 @@ class Trial:
         "_bytes",
         "_held",
         "_inflater",
+        "_refill_at",
         "_undo_reads",
         "attempt",
         "endpoint",
@@ -128,6 +129,8 @@ class Trial:
         self._held: list[bytes] = []
         self._bytes = 0
         self._inflater: Inflater | None = None
+        self._refill_at: float | None = None
+        """When a rate limit refills that a stream's head reports as used up."""
         self._undo_reads: Callable[[], None] | None = None
 
     @property
@@ -168,6 +171,9 @@ class Trial:
             self.state = State.READ
         elif flight.facts.stream and not _is_document(headers):
             self.observer = StreamObserver(flight.facts.surface, hide_usage=self.injected)
+            refill_s = quirks.success_hint(headers, flight.host.wall_clock())
+            if refill_s is not None:
+                self._refill_at = flight.clock() + refill_s
             encoding = encoding_of(headers)
             self._inflater = None if encoding is None else Inflater(encoding)
             self.state = State.HOLD
@@ -257,7 +263,7 @@ class Trial:
         outcome = self.classified(exc, phase)
         if outcome is None:
             return False
-        self.error = exc
+        self.error = self.native(exc)
         self._fail(outcome)
         return True
 
@@ -320,6 +326,14 @@ class Trial:
             notes.stream(self, self.observer)
         self.report(outcome)
 
+    def native(self, exc: BaseException) -> BaseException:
+        """An exception as the http library would have raised it: SDKs know no other."""
+        if type(exc) is not TimeoutError:
+            return exc
+        late = self.flight.desk.home.family.ReadTimeout(str(exc), request=self.flight.request)
+        late.__cause__ = exc
+        return late
+
     def classified(self, exc: BaseException, phase: str) -> Outcome | None:
         """What an exception means for the attempt; None: it is no transport failure."""
         if isinstance(exc, self.flight.timeouts):
@@ -332,8 +346,13 @@ class Trial:
                     return Outcome(FailureClass.STALLED, error_type="idle_timeout")
                 case _:
                     pass
-        reused = self.flight.desk.is_warm(self.origin)
+        desk = self.flight.desk
+        reused = desk.is_warm(self.origin)
+        if reused and self.limits.has_connected and self.flight.had_stale(self):
+            reused = False  # a second break, on a connection that was made for it
         outcome = quirks.classify_exception(exc, phase=phase, reused=reused)
+        if phase == "send" and outcome is not None and not outcome.free_retry:
+            desk.broken(self.origin)
         if outcome is not None and self.flight.is_delegated:
             outcome = outcome._replace(free_retry=False)  # the SDK sends again by itself
         return outcome
@@ -369,6 +388,14 @@ class Trial:
         assert self.observer is not None
         return self.observer.feed if self._inflater is None else self._feed_inflated
 
+    @property
+    def quick(self) -> Callable[[bytes], bytes]:
+        """Tries a piece of the stream as plain content, once the first has come."""
+        observer = self.observer
+        if observer is None or self._inflater is not None or not observer.content_events:
+            return _nothing
+        return observer.quick
+
     def _feed_inflated(self, chunk: bytes) -> bytes:
         assert self.observer is not None
         assert self._inflater is not None
@@ -379,7 +406,10 @@ class Trial:
         """Report a stream's end, with what it told."""
         assert self.observer is not None
         notes.stream(self, self.observer)
-        self.report(notes.with_tokens(outcome, self.record.usage, self.record.status))
+        outcome = notes.with_tokens(outcome, self.record.usage, self.record.status)
+        if self._refill_at is not None and outcome.kind is FailureClass.OK:
+            outcome = outcome._replace(retry_after_s=self._refill_at - self.flight.clock())
+        self.report(outcome)
 
     def report(self, outcome: Outcome) -> None:
         """Report the attempt's end to the call. Only the first report counts."""
@@ -390,6 +420,7 @@ class Trial:
         if self.is_elsewhere:
             outcome = outcome._replace(free_retry=True)  # it says nothing about that endpoint
         flight = self.flight
+        outcome = flight.settled(outcome)
         flight.watcher.on_outcome(self.attempt, outcome, flight.clock())
         if flight.is_observed:
             # A retry that the call may have scheduled is not made.
@@ -405,3 +436,7 @@ class Trial:
 def _is_document(headers: Mapping[str, str]) -> bool:
     """JSON or a web page: not an event stream, whatever was asked for."""
     return headers.get("content-type", "").startswith(("application/json", "text/html"))
+
+
+def _nothing(_chunk: bytes) -> bytes:
+    return b""

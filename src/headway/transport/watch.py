@@ -10,14 +10,16 @@ from __future__ import annotations
 import _thread
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from headway.transport.collecting import is_collecting
-from headway.transport.handover import Handover, Step
+from headway.transport.handover import Handover
 from headway.transport.limits import DRAIN_S
+from headway.transport.timed import Timed
 
 if TYPE_CHECKING:
     import httpx2
@@ -36,47 +38,52 @@ class WatchedStream:
     ) -> None:
         self._trial = trial
         self._handover = Handover(trial)
-        self._passed = self._handover.passed
         self._source = source
         self._chunks = chunks
+        self._pid = os.getpid()
         self._is_over = False
         self._is_closed = False
 
     def __iter__(self) -> Iterator[bytes]:
-        limits = self._handover.limits
-        is_bounded = limits.is_bounded
-        held = self._trial.held()
-        if held:
+        handover, limits = self._handover, self._handover.limits
+        out, error = self._trial.held(), None
+        if out:
             limits.handed_over()
-            yield held
-        while not self._is_over:
-            if is_bounded:
-                limits.resumed()
-            out, error = self._step()
-            if out:
-                if is_bounded:
-                    limits.handed_over()
-                yield out
-            if error is not None:
-                raise error
-
-    def _step(self) -> Step:
+            yield out
+            limits.resumed()
+        if self._is_over:
+            return
+        quick = handover.quick
         try:
-            chunk = next(self._chunks)
-        except StopIteration:
-            self._is_over = True
-            return self._handover.exhausted()
-        except Exception as exc:  # noqa: BLE001 - judged there, raised by the caller
-            self._is_over = True
-            return b"", self._handover.interrupted(exc)
+            for chunk in self._chunks:
+                if out := quick(chunk):
+                    limits.is_fresh = True
+                    yield out
+                    continue
+                out, error = handover.passed(chunk)
+                if error is not None:
+                    break
+                quick = handover.quick
+                if out:
+                    limits.handed_over()
+                    yield out
+                    limits.resumed()
+            else:
+                self._is_over = True
+                out, error = handover.exhausted()
+        except GeneratorExit:
+            raise  # left alone, not ended: `close` says how
+        except Exception as exc:  # noqa: BLE001 - judged there, raised below
+            out, error = b"", handover.interrupted(exc)
         except BaseException:
             self._is_over = True
             self._trial.closed()
             raise
-        step = self._passed(chunk)
-        if step[1] is not None:
-            self._is_over = True
-        return step
+        self._is_over = True
+        if out:
+            yield out
+        if error is not None:
+            raise error
 
     def close(self) -> None:
         """End the attempt, wherever it is, and give the connection back."""
@@ -86,6 +93,11 @@ class WatchedStream:
             _thread.start_new_thread(_close_quietly, (self,))
             return
         self._is_closed = True
+        if os.getpid() != self._pid:
+            # The connection is the parent's, and so may be whoever held its pool's lock at the
+            # fork: draining would steal its bytes, closing could wait for ever.
+            self._trial.closed()
+            return
         try:
             if self._handover.wants_drain and not self._is_over:
                 self._drain()
@@ -129,61 +141,66 @@ class AsyncWatchedStream:
     ) -> None:
         self._trial = trial
         self._handover = Handover(trial)
-        self._passed = self._handover.passed
         self._source = source
         self._chunks = chunks
         self._loop = loop
-        self._needs_timer = (
+        needs_timer = (
             trial.limits.is_bounded and not trial.reads_are_limited and not trial.flight.is_observed
         )
+        self._awaited = Timed(trial.limits, chunks) if needs_timer else chunks
+        self._pid = os.getpid()
         self._is_over = False
         self._is_closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        limits = self._handover.limits
-        is_bounded = limits.is_bounded
-        held = self._trial.held()
-        if held:
+        handover, limits = self._handover, self._handover.limits
+        out, error = self._trial.held(), None
+        if out:
             limits.handed_over()
-            yield held
-        while not self._is_over:
-            if is_bounded:
-                limits.resumed()
-            out, error = await self._step()
-            if out:
-                if is_bounded:
-                    limits.handed_over()
-                yield out
-            if error is not None:
-                raise error
-
-    async def _step(self) -> Step:
+            yield out
+            limits.resumed()
+        if self._is_over:
+            return
+        quick = handover.quick
         try:
-            if self._needs_timer and (left := self._handover.limits.left_s()) is not None:
-                with anyio.fail_after(left):
-                    chunk = await self._chunks.__anext__()
+            async for chunk in self._awaited:
+                if out := quick(chunk):
+                    limits.is_fresh = True
+                    yield out
+                    continue
+                out, error = handover.passed(chunk)
+                if error is not None:
+                    break
+                quick = handover.quick
+                if out:
+                    limits.handed_over()
+                    yield out
+                    limits.resumed()
             else:
-                chunk = await self._chunks.__anext__()
-        except StopAsyncIteration:
-            self._is_over = True
-            return self._handover.exhausted()
-        except Exception as exc:  # noqa: BLE001 - judged there, raised by the caller
-            self._is_over = True
-            return b"", self._handover.interrupted(exc)
+                self._is_over = True
+                out, error = handover.exhausted()
+        except GeneratorExit:
+            raise  # left alone, not ended: `aclose` says how
+        except Exception as exc:  # noqa: BLE001 - judged there, raised below
+            out, error = b"", handover.interrupted(exc)
         except BaseException:
             self._is_over = True
             self._trial.closed()
             raise
-        step = self._passed(chunk)
-        if step[1] is not None:
-            self._is_over = True
-        return step
+        self._is_over = True
+        if out:
+            yield out
+        if error is not None:
+            raise error
 
     async def aclose(self) -> None:
         """End the attempt, wherever it is, and give the connection back."""
         if self._is_closed:
             return
         self._is_closed = True
+        if os.getpid() != self._pid:  # as above
+            self._trial.closed()
+            return
         try:
             if self._handover.wants_drain and not self._is_over:
                 await self._drain()
