@@ -212,6 +212,7 @@ def call_line(record: CallRecord) -> dict[str, object]:
     line |= _given(
         endpoint=None if winner is None else winner.endpoint.id,
         **{"observed_rejected" if record.is_observed else "rejected": refused},
+        policy_version=None if record.call is None else record.call.snapshot.version,
         retry_denied=record.denied_by,
         queue_s=_seconds(record.queue_wait_s or None),
     )

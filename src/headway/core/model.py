@@ -445,7 +445,7 @@ class PolicyRejected(NamedTuple):
 
     source: str
     reason: str
-    """too_large | invalid | rollback | fetch | signature | expired | ..."""
+    """fetch | too_large | invalid | signature | other_policy | rollback | same | expired"""
     message: str
     at: float
 

@@ -47,6 +47,17 @@ class PoolStatus(NamedTuple):
     hedge_budget: float
 
 
+class VersionStatus(NamedTuple):
+    """One version of the policy, for people."""
+
+    epoch: int
+    version: int
+    since: float
+    """When it came into force (monotonic seconds); -infinity: from the start."""
+    calls: int
+    """Begun under it. Each call finishes under the version it began with."""
+
+
 class CandidateRow(NamedTuple):
     """One line of an explanation."""
 

@@ -46,6 +46,8 @@ class Compiled(NamedTuple):
 
     snapshot: Snapshot
     warnings: tuple[str, ...] = ()
+    signed_by: tuple[str, ...] = ()
+    """Ids of the pinned keys that vouch for it."""
 
 
 class Order(enum.Enum):
@@ -148,6 +150,15 @@ def load_policy(document: PolicyLike) -> Policy:
     else:
         content, text_format, source = _local_bytes(document)
         tree = parse(content, format=text_format, source=source)
+    return _strict(tree, source)
+
+
+def read_local(content: bytes, *, format: str, source: str) -> Policy:  # noqa: A002
+    """As `load_policy`, for bytes whose format is known."""
+    return _strict(parse(content, format=format, source=source), source)
+
+
+def _strict(tree: object, source: str | None) -> Policy:
     policy, warnings, _ = _validated(tree, source, strict=True)
     _check_whole(policy, source)
     for warning in warnings:

@@ -131,8 +131,9 @@ def call_decisions(record: CallRecord, mode: str) -> SpanAttributes:
     if call is not None:
         snapshot = call.snapshot
         found[n.POLICY_VERSION] = snapshot.version
-        fresh_until = snapshot.fresh_until
-        found[n.POLICY_STALE] = fresh_until is not None and time.time() > fresh_until
+        if snapshot.epoch:
+            found[n.POLICY_EPOCH] = snapshot.epoch
+        found[n.POLICY_STALE] = time.time() > snapshot.hints_until
     shown = record.winner or (record.attempts[-1] if record.attempts else None)
     if shown is not None:
         found[n.ENDPOINT_ID] = shown.endpoint.id

@@ -219,6 +219,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("headway.breaker.transitions", "counter", "{transition}", (ENDPOINT_ID, BREAKER_TO),
            None, "Breaker changes."),
     Metric("headway.policy.age", "gauge", "s", (), None, "Age of the policy in force."),
+    Metric("headway.policy.rejections", "counter", "{document}", (REASON,), None,
+           "Looks at the policy's source that brought nothing good, and why; each trouble once."),
     Metric("headway.select.prediction_error", "histogram", "s", (ENDPOINT_ID,), D,
            "|seen - predicted| time of calls that were answered."),
     Metric("gen_ai.client.operation.duration", "histogram", "s", _GEN_AI, D,
@@ -294,6 +296,11 @@ class EventRow(NamedTuple):
 
 _OURS = tuple(m.name for m in METRICS if m.name.startswith("gen_ai."))
 
+POLICY_REASONS: Final = frozenset(
+    {"fetch", "too_large", "invalid", "signature", "other_policy", "rollback", "same", "expired"}
+)
+"""Why a document was refused: the values of headway.reason on its metric and log event."""
+
 EVENT_ROWS: Final[dict[type, EventRow]] = {
     core.AttemptStarted: EventRow("call", "starts headway.attempt", ("headway.inflight",)),
     core.FirstToken: EventRow(
@@ -334,7 +341,9 @@ EVENT_ROWS: Final[dict[type, EventRow]] = {
         "process", "", ("headway.retry.budget.tokens",), (BUDGET_EXHAUSTED,)
     ),
     core.PolicyLoaded: EventRow("process", "", ("headway.policy.age",), (POLICY_LOADED,)),
-    core.PolicyRejected: EventRow("process", logs=(POLICY_REJECTED,)),
+    core.PolicyRejected: EventRow(
+        "process", "", ("headway.policy.rejections",), (POLICY_REJECTED,)
+    ),
     core.PolicyStale: EventRow("process", "", ("headway.policy.age",), (POLICY_STALENESS,)),
 }
 """Every event of the core, and what becomes of it."""
