@@ -318,7 +318,7 @@ class Snapshot:
     where there are no hints to go stale."""
     pass_through: bool = False
     """True for the built-in policy: unknown models go to the one endpoint under their own name."""
-    counts_calls: bool = field(init=False, default=False, repr=False, compare=False)
+    counts_calls: bool = field(init=False, repr=False, compare=False)
     """Every call is accounted for, whether or not anybody looks: an endpoint is priced by GPU-hour,
     so that its calls share out its time, or a route is only observed, or shares its answers."""
     hints_until: float = field(init=False, default=INFINITY, repr=False, compare=False)
