@@ -9,7 +9,8 @@ DEV   := $(VENV)/.installed-dev
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real test test-slow parity check bench fuzz soak dropin mutation simulate-report schema docs-tables api build clean
+# Every target with a description, below.
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*\#\# .*/\1/p' $(MAKEFILE_LIST)) clean
 
 help:                ## Show this list
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -52,6 +53,11 @@ soak: $(DEV)         ## A hundred thousand calls among faults; the process may g
 
 bench: $(DEV)        ## CPU per call and per chunk, wrapped against plain
 	$(PY) -m benchmarks.overhead $(ARGS)
+
+bench-peers:         ## CPU that a call costs through Headway and through LiteLLM's router, in one run
+	@test -x .venvs/peers/bin/python || bash scripts/make-venv .venvs/peers
+	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'
+	.venvs/peers/bin/python -m benchmarks.peers $(ARGS)
 
 dropin: $(DEV)       ## openai-python's own tests, run against wrapped clients
 	$(PY) tests/dropin/run.py $(ARGS)
