@@ -48,6 +48,9 @@ fuzz: $(DEV)         ## A million damaged streams through the observer, then ten
 	@if $(PY) -m pip install -q --only-binary :all: --group fuzz; then $(PY) -m tests.fuzz.guided; \
 	else echo "atheris has no wheel for this Python"; fi
 
+soak: $(DEV)         ## A hundred thousand calls among faults; the process may grow by 2 MB
+	$(PY) -m tests.leaks.soak $(ARGS)
+
 bench: $(DEV)        ## CPU per call and per chunk, wrapped against plain
 	$(PY) -m benchmarks.overhead $(ARGS)
 
