@@ -23,7 +23,7 @@ def test_without_a_ceiling_there_is_no_limit_until_the_first_sign_of_overload() 
 
     assert limit.limit is None
     assert limit.has_room(10_000)
-    limit.on_success(64)
+    limit.on_success(64, now=100.0)
     assert limit.limit is None
 
 
@@ -92,13 +92,13 @@ def test_fast_calls_shrink_it_at_most_once_a_second() -> None:
 def test_it_grows_by_one_per_limit_of_successes_while_half_in_use() -> None:
     limit = ConcurrencyLimit(None)
     limit.on_overload(10, 1.0, now=0.0)  # 7
-    limit.on_success(3)
+    limit.on_success(3, now=100.0)
     assert limit.limit == pytest.approx(7.0)
 
-    limit.on_success(4)
+    limit.on_success(4, now=100.0)
     assert limit.limit == pytest.approx(7.0 + 1 / 7)
     for _ in range(7):
-        limit.on_success(7)
+        limit.on_success(7, now=100.0)
 
     assert limit.limit is not None
     assert 8.0 < limit.limit < 8.2
@@ -109,7 +109,7 @@ def test_exactly_half_in_use_is_enough_to_grow() -> None:
     limit.on_overload(20, 1.0, now=0.0)
     assert limit.limit == pytest.approx(14.0)
 
-    limit.on_success(7)
+    limit.on_success(7, now=100.0)
 
     assert limit.limit == pytest.approx(14.0 + 1 / 14)
 
@@ -119,7 +119,7 @@ def test_growth_stops_at_the_ceiling() -> None:
     limit.on_overload(8, 1.0, now=0.0)
 
     for _ in range(1000):
-        limit.on_success(8)
+        limit.on_success(8, now=100.0)
 
     assert limit.limit == 8.0
 
@@ -129,7 +129,7 @@ def test_a_learned_limit_past_the_maximum_is_forgotten() -> None:
     limit.on_overload(366, 1.0, now=0.0)  # 256.2
     assert limit.limit is not None
 
-    limit.on_success(int(LIMIT_MAX))
+    limit.on_success(int(LIMIT_MAX), now=100.0)
 
     assert limit.limit is None
 
@@ -138,7 +138,7 @@ def test_a_large_ceiling_is_kept_past_the_maximum() -> None:
     limit = ConcurrencyLimit(1000.0)
     limit.on_overload(400, 1.0, now=0.0)
 
-    limit.on_success(280)
+    limit.on_success(280, now=100.0)
 
     assert limit.limit is not None
     assert 280.0 < limit.limit < 281.0
@@ -152,7 +152,7 @@ def test_a_new_ceiling_replaces_an_untouched_one_and_cuts_a_learned_one() -> Non
     learned.reconfigure(20.0)
     assert untouched.limit == 20.0
     assert learned.limit == pytest.approx(7.0)
-    learned.on_success(7)
+    learned.on_success(7, now=100.0)
     learned.reconfigure(3.0)
 
     assert learned.limit == 3.0
@@ -163,7 +163,7 @@ def test_growth_stops_at_the_new_ceiling() -> None:
     limit.reconfigure(20.0)
     limit.on_overload(20, 1.0, now=0.0)
     for _ in range(500):
-        limit.on_success(20)
+        limit.on_success(20, now=100.0)
 
     assert limit.limit == 20.0
 
@@ -186,22 +186,73 @@ def test_a_ceiling_that_appears_holds_at_once() -> None:
     assert limit.limit == 2.0
 
 
+def test_what_is_still_under_way_when_one_is_turned_away_is_what_fits() -> None:
+    limit = ConcurrencyLimit(None)
+
+    assert limit.on_refused(39, now=0.0)
+    for remaining in range(38, 3, -1):
+        limit.on_refused(remaining, now=0.0)
+
+    assert limit.limit == 4.0
+    assert not limit.has_room(4)
+    assert limit.on_refused(7, now=0.0) is False  # more than was found to fit
+
+
+def test_room_that_was_found_so_is_not_tested_again_for_a_while() -> None:
+    limit = ConcurrencyLimit(None)
+    limit.on_refused(4, now=0.0)
+    for _ in range(100):
+        limit.on_success(4, now=4.9)
+    assert limit.limit == 4.0
+
+    limit.on_success(4, now=5.0)
+
+    assert limit.limit == 4.25
+
+
+@pytest.mark.parametrize(("ceiling", "shrunk"), [(None, 7.0), (8.0, 5.6)])
+def test_a_burst_turned_away_to_the_last_met_a_rate_and_no_lack_of_room(
+    ceiling: float | None, shrunk: float
+) -> None:
+    limit = ConcurrencyLimit(ceiling)
+    for remaining in range(9, -1, -1):
+        limit.on_refused(remaining, now=0.0)
+
+    assert limit.limit == pytest.approx(shrunk)
+    limit.on_success(int(shrunk), now=0.1)
+    assert limit.limit is not None
+    assert limit.limit > shrunk
+
+
+def test_a_success_ends_the_burst() -> None:
+    limit = ConcurrencyLimit(None)
+    for remaining in range(9, 3, -1):
+        limit.on_refused(remaining, now=0.0)
+    limit.on_success(4, now=1.0)
+    for remaining in (1, 0):
+        limit.on_refused(remaining, now=2.0)
+
+    assert limit.limit == pytest.approx(2.8)  # of the four, not of the ten
+
+
 @given(
     st.floats(1, 300) | st.none(),
-    st.lists(st.tuples(st.booleans(), st.integers(0, 400), st.floats(0, 5)), max_size=80),
+    st.lists(st.tuples(st.sampled_from("okx"), st.integers(0, 400), st.floats(0, 5)), max_size=80),
 )
 def test_the_limit_stays_between_one_and_its_ceiling(
-    ceiling: float | None, script: list[tuple[bool, int, float]]
+    ceiling: float | None, script: list[tuple[str, int, float]]
 ) -> None:
     limit, now = ConcurrencyLimit(ceiling), 0.0
-    for ok, inflight, dt in script:
+    for what, inflight, dt in script:
         now += dt
-        if ok:
-            limit.on_success(inflight)
+        if what == "o":
+            limit.on_success(inflight, now)
+        elif what == "k":
+            limit.on_refused(inflight, now)
         else:
             limit.on_overload(inflight, 1.0, now)
         known = limit.limit
-        assert known is None or 1.0 <= known <= (ceiling or 281.0)
+        assert known is None or 1.0 <= known <= (ceiling or 401.0)
         assert limit.has_room(0)
 
 
@@ -365,6 +416,21 @@ def test_turns_are_divided_six_three_one_between_the_bands() -> None:
     served = [t.band for _ in range(100) if (t := queue.grant(0.1)) is not None]
 
     assert [served.count(band) for band in (0, 1, 2)] == [60, 30, 10]
+
+
+def test_a_turn_goes_to_the_band_that_is_furthest_behind_its_share() -> None:
+    queue = WaitQueue()
+    for _ in range(10):
+        for priority in (1, 0, -1):
+            queue.offer(ticket(priority), 1000)
+
+    turns = [t.band for _ in range(10) if (t := queue.grant(0.1)) is not None]
+
+    assert turns == [0, 1, 2, 0, 0, 1, 0, 0, 1, 0]
+
+
+def test_a_waiter_may_be_shed_unless_it_says_otherwise() -> None:
+    assert Ticket(0, None, 0.0, 2.0).sheddable
 
 
 def test_unused_turns_go_to_whoever_waits() -> None:

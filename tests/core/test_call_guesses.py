@@ -7,13 +7,21 @@ from __future__ import annotations
 
 import pytest
 
-from headway.core.model import CallRejected, EndpointThrottled, Outcome
+from headway.core.model import (
+    CallRejected,
+    EndpointThrottled,
+    Finish,
+    Outcome,
+    RetryDenied,
+    Send,
+)
 from tests.core.build import (
     BROKEN,
     DONE,
     THROTTLED,
     Bench,
     Even,
+    Hand,
     route,
     throttled,
 )
@@ -153,6 +161,48 @@ def test_a_reset_without_meaning_changes_nothing(alone: Bench) -> None:
     alone.serve(0.0, last_for(0.0), takes=0.0)
 
     assert alone.state("a").outs == {}
+
+
+# --------------------------------------------------------------------------- turned away
+
+
+def crowd(bench: Bench, calls: int, served: int) -> list[Hand]:
+    """That many calls at once, of which only the first few find room; those still run."""
+    hands = [bench.begin(0.0) for _ in range(calls)]
+    sent = [hand.send(0.0) for hand in hands]
+    for hand, attempt in zip(hands[served:], sent[served:], strict=True):
+        hand.end(attempt, THROTTLED, 0.01)
+    hands[0].end(sent[0], DONE, 0.1) if served else None
+    return hands[served:]
+
+
+def test_who_was_turned_away_beside_others_goes_again_as_places_become_free() -> None:
+    bench = Bench(A, rng=Even(0.5))
+    bench.prove("a")
+    before = bench.balance(0.01)
+    away = crowd(bench, 20, served=4)
+    assert bench.state("a").limit.limit == 4.0
+    due = away[0].wait(0.01, "backoff").until
+    again = away[0].send(due)
+
+    assert bench.balance(due) >= before  # nothing was paid for it
+    assert away[1].wait(due, "queue")  # four are under way
+    away[0].end(again, DONE, due + 0.1)
+    assert away[1].send(due + 0.1).kind.value == "retry"
+
+
+def test_if_nobody_was_served_meanwhile_it_is_a_retry_like_any_other() -> None:
+    bench = Bench(A, rng=Even(0.5))
+    away = crowd(bench, 20, served=0)
+    sends = 0
+    for hand in away:
+        now = hand.wait(0.01, "backoff").until if not isinstance(hand.next(0.01), Finish) else 0.01
+        if isinstance(hand.next(now), Send):
+            sends += 1
+            hand.call.cancel(now)
+
+    assert sends == 3  # the budget's start
+    assert {event.reason for event in bench.of(RetryDenied)} == {"budget"}
 
 
 # --------------------------------------------------------------------------- refusals

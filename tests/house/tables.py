@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
-import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from tests.house import frameworks, mutation
 from tests.house.paths import ROOT
 
 PLACE: Final = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -170,62 +170,36 @@ def command() -> str:
     )
 
 
-def _frameworks() -> list[tuple[str, dict[str, Any]]]:
-    """Title and results of every agent framework, as `make test-frameworks` last recorded them."""
-    from tests.frameworks.registry import FRAMEWORKS
-
-    results = json.loads((ROOT / "tests" / "frameworks" / "results.json").read_text())
-    return [(FRAMEWORKS[name].title, seen) for name, seen in results.items()]
-
-
-def frameworks() -> str:
-    """Agent frameworks: versions, and the ways of working that were run."""
-
-    def rows() -> Iterable[list[str]]:
-        for title, seen in _frameworks():
-            versions = {
-                name: version
-                for name, version in seen["versions"].items()
-                if name not in ("python", "httpx", "httpx2")
-            }
-            openai = versions.pop("openai")
-            stack = "httpx" if openai.startswith("2.") else "httpx2"
-            scopes = {scope for way in seen["spans"].values() for scope in way["call_spans_of"]}
-            yield [
-                title,
-                ", ".join(f"{name} {version}" for name, version in versions.items()),
-                f"{openai} on {stack} {seen['versions'][stack]}",
-                ", ".join(seen["ways"]),
-                "yes" if scopes - {"headway"} else "-",
-            ]
-
-    return _table(
-        ("framework", "versions", "openai", "run", "own call spans"),
-        rows(),
-    )
-
-
 def framework_retries() -> str:
-    """Requests of one model call at an endpoint that only fails."""
+    """Requests that a failing call makes through each agent framework."""
+    return _table(frameworks.RETRIES_HEAD, frameworks.retried())
 
-    def rows() -> Iterable[list[str]]:
-        for title, seen in _frameworks():
-            found = seen["retries"]
-            cells = [
-                str(found[status][how]["requests"]) if how in found[status] else "-"
-                for status in ("500", "429")
-                for how in ("plain", "wrapped", "two endpoints", "its retries")
-            ]
-            yield [title, *cells, f"`{found['500']['wrapped']['raised'].partition(' <')[0]}`"]
 
-    columns = ("plain", "wrapped", "two endpoints", "its retries left on")
+def framework_versions() -> str:
+    """Agent frameworks: versions, and the ways of working that were run."""
+    return _table(frameworks.RAN_HEAD, frameworks.ran())
+
+
+def mutants() -> str:
+    """How many changes to each module of the core a test notices."""
+    return _table(("module", "mutants", "killed", "share"), mutation.counts())
+
+
+def surfaces() -> str:
+    """What becomes of each request of the SDK."""
+    from headway.transport.surfaces import rows
+
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for request, surface in rows():
+        body = "-" if not surface.managed else "form" if surface.form else "JSON"
+        key = (f"`{surface.name}`", surface.treatment, body)
+        groups.setdefault(key, []).append(f"`{request}`")
     return _table(
+        ("surface", "requests", "what becomes of them", "body"),
         (
-            "framework",
-            *(f"{status} {how}" for status in ("500", "429") for how in columns),
-            "raised",
+            [name, ", ".join(requests), what, body]
+            for (name, what, body), requests in groups.items()
         ),
-        rows(),
     )
 
 
@@ -235,10 +209,13 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "errors": errors,
     "events": events,
     "framework_retries": framework_retries,
-    "frameworks": frameworks,
+    "framework_versions": framework_versions,
     "logs": logs,
     "metrics": metrics,
+    "mutants": mutants,
     "outcomes": outcomes,
+    "surfaces": surfaces,
+    "survivors": mutation.argued,
 }
 
 

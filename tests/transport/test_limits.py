@@ -48,8 +48,11 @@ def test_each_phase_gets_what_is_left_when_it_begins() -> None:
     clock.now += 2.5
     assert timeouts.get("read") == pytest.approx(0.5)
     assert timeouts["write"] == pytest.approx(0.5)
-    clock.now += 5.0
+    clock.now += 0.4999
     assert timeouts.get("pool") == SHORTEST_WAIT_S
+    clock.now += 5.0
+    with pytest.raises(TimeoutError):
+        timeouts.get("pool")
 
 
 def test_before_content_the_first_token_counts_and_after_it_the_silence() -> None:
@@ -71,12 +74,25 @@ def test_only_content_is_progress() -> None:
     made = limits(clock, idle=1.0)
     made.progressed()
 
-    for _ in range(3):  # pings: read, handed on, read again
+    for _ in range(3):  # pings: awaited, read, handed on
+        assert made.left_s() is not None
         clock.now += 0.4
         made.handed_over()
         made.resumed()
 
     assert made.exceeded() == "idle"
+
+
+def test_the_silence_begins_when_the_wait_does() -> None:
+    clock = Clock()
+    made = limits(clock, idle=1.0)
+    made.progressed()
+    clock.now += 50.0  # nobody read meanwhile
+
+    assert made.left_s() == 1.0
+    clock.now += 0.75
+    made.progressed()
+    assert made.left_s() == 1.0
 
 
 def test_the_applications_time_stands_still() -> None:

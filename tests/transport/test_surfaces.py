@@ -2,85 +2,152 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
-
-import openai
 import pytest
 
 from headway.transport.body import peek
 from headway.transport.pins import PinMap, ids_in_response
 from headway.transport.surfaces import Surface, classify_request, refine
+from tests.transport.sdk_walk import ASYNC, SYNC
 
-VERBS = {
-    "_get": "GET",
-    "_get_api_list": "GET",
-    "_post": "POST",
-    "_put": "PUT",
-    "_patch": "PATCH",
-    "_delete": "DELETE",
-}
 MANAGED = {
-    ("POST", "/chat/completions"),
-    ("POST", "/completions"),
-    ("POST", "/embeddings"),
-    ("POST", "/moderations"),
-    ("POST", "/responses"),
-    ("POST", "/images/generations"),
-    ("POST", "/audio/speech"),
+    "chat.completions.create",
+    "chat.completions.parse",
+    "completions.create",
+    "embeddings.create",
+    "moderations.create",
+    "responses.create",
+    "responses.parse",
+    "responses.compact",
+    "responses.input_tokens.count",
+    "images.generate",
+    "images.edit",
+    "images.create_variation",
+    "audio.speech.create",
+    "audio.transcriptions.create",
+    "audio.translations.create",
 }
+"""Any endpoint of the route may answer."""
+
+UNTOUCHED = (
+    "admin",
+    "beta.realtime",
+    "content_provenance_checks",
+    "decisions",
+    "fine_tuning.alpha.graders",
+    "live",
+    "realtime",
+)
+"""Resources that are none of our business, one client's own account and sessions."""
+
+PINNED = (
+    "audio.voice_consents",
+    "audio.voices",
+    "batches",
+    "beta.agents",
+    "beta.assistants",
+    "beta.chatkit",
+    "beta.threads",
+    "beta.vaults",
+    "chat.completions",
+    "containers",
+    "conversations",
+    "evals",
+    "files",
+    "fine_tuning",
+    "models",
+    "responses",
+    "safety",
+    "skills",
+    "uploads",
+    "vector_stores",
+    "videos",
+    "webhooks",
+)
+"""Resources whose objects live at the endpoint that made them."""
+
+HELPERS = {
+    "connect": "a websocket: not over http",
+    "create_and_poll": "create, then retrieve",
+    "create_and_run_poll": "create_and_run, then retrieve",
+    "create_and_run_stream": "create_and_run",
+    "create_and_stream": "create",
+    "for_result": "retrieve",
+    "parse": "create",
+    "poll": "retrieve",
+    "prepare": "reads local files",
+    "prepare_directory": "reads local files",
+    "stream": "create",
+    "submit_tool_outputs_and_poll": "submit_tool_outputs, then retrieve",
+    "submit_tool_outputs_stream": "submit_tool_outputs",
+    "unwrap": "checks a signature",
+    "upload": "files.create, then create",
+    "upload_and_poll": "files.create, then create and retrieve",
+    "upload_file_chunked": "create, parts.create, complete",
+    "verify_signature": "checks a signature",
+    "wait_for_processing": "retrieve",
+}
+"""Methods that make no request of their own, with the ones that they call."""
 
 
-def path_of(node: ast.expr) -> str | None:
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return node.value
-    if isinstance(node, ast.JoinedStr):
-        return "".join(path_of(part) or "{id}" for part in node.values)
-    if isinstance(node, ast.Call) and node.args:  # path_template("/files/{file_id}", file_id=...)
-        return path_of(node.args[0])
-    return None
+def under(method: str, resources: tuple[str, ...]) -> bool:
+    return any(method.startswith(resource + ".") for resource in resources)
 
 
-def sdk_requests() -> list[tuple[str, str]]:
-    root = Path(openai.__file__).parent
-    found: set[tuple[str, str]] = set()
-    for folder in ("resources", "lib"):
-        for source in (root / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(source.read_text())):
-                if (
-                    isinstance(node, ast.Call)
-                    and isinstance(node.func, ast.Attribute)
-                    and node.args
-                ):
-                    verb = VERBS.get(node.func.attr)
-                    path = path_of(node.args[0]) if verb else None
-                    if verb and path and path.startswith("/"):
-                        found.add((verb, path))
-    return sorted(found)
-
-
-REQUESTS = sdk_requests()
+def declared(method: str) -> str | None:
+    """What is to become of a method's requests; None: nobody said."""
+    for alias in ("beta.chat.", "beta.responses."):
+        if method.startswith(alias):
+            method = method.removeprefix("beta.")
+    if method in MANAGED:
+        return "managed"
+    if under(method, UNTOUCHED):
+        return "untouched"
+    return "pinned" if under(method, PINNED) else None
 
 
 def test_the_walk_finds_the_sdk() -> None:
-    assert len(REQUESTS) > 300
-    assert {(method, path) for method, path in REQUESTS} >= MANAGED
+    assert len(SYNC) > 300
+    assert set(SYNC) == set(ASYNC)
 
 
-@pytest.mark.parametrize(("method", "path"), REQUESTS, ids=lambda value: str(value))
-def test_every_request_of_the_installed_sdk_is_declared(method: str, path: str) -> None:
-    surface = classify_request(method, path)
+@pytest.mark.parametrize("resource", sorted({method.rpartition(".")[0] for method in SYNC}))
+def test_every_method_of_the_installed_sdk_is_declared(resource: str) -> None:
+    for method, by_itself in SYNC.items():
+        if method.rpartition(".")[0] == resource:
+            requests = {*by_itself, *ASYNC[method]}
+            assert requests or method.rpartition(".")[2] in HELPERS, f"{method}: what does it call?"
+            for verb, path in requests:
+                check(method, verb, path)
+
+
+def check(method: str, verb: str, path: str) -> None:
+    expected = declared(method)
+    surface = classify_request(verb, path)
     bare = path.partition("?")[0]
-    assert surface.name != "other", "a new resource: declare it in surfaces.py"
-    assert surface.managed == ((method, bare) in MANAGED)
-    assert surface.pinned == (not surface.managed)
-    if "{" in bare and surface.name != "admin":
-        assert surface.pin_ids, "an id in the path pins the request"
+    assert expected is not None, f"{method}: declare the resource here"
+    assert surface.name != "other", f"{method}: declare {path} in surfaces.py"
+    assert surface.treatment == expected, method
+    if expected == "managed":
+        return
+    if "{" in bare and expected == "pinned":
+        assert surface.pin_ids, f"{method}: the id in {path} pins the request"
         assert surface.pin_ids[0].startswith("{")
-    if method in ("GET", "DELETE") or bare.endswith("/cancel"):
-        assert surface.repeatable
-    elif not surface.managed and bare.count("/") > 0 and "{" in bare:
-        assert not surface.repeatable
+    is_safe = verb in ("GET", "DELETE") or bare.endswith("/cancel")
+    assert surface.repeatable == is_safe, method
+
+
+@pytest.mark.parametrize("method", sorted(MANAGED))
+def test_every_managed_method_is_known_by_its_path(method: str) -> None:
+    if method not in SYNC:
+        pytest.skip("not in this version of the SDK")
+    for verb, path in SYNC[method]:
+        bare = path.partition("?")[0]
+        is_form = bare in FORMS
+        assert verb == "POST"
+        assert classify_request(verb, path).form == is_form
+
+
+FORMS = {"/images/edits", "/images/variations", "/audio/transcriptions", "/audio/translations"}
 
 
 @pytest.mark.parametrize(
@@ -100,7 +167,7 @@ def test_every_request_of_the_installed_sdk_is_declared(method: str, path: str) 
 )
 def test_an_unknown_request_is_never_routed(method: str, path: str, name: str) -> None:
     surface = classify_request(method, path)
-    assert (surface.name, surface.managed, surface.pinned) == (name, False, True)
+    assert (surface.name, surface.treatment) == (name, "untouched")
     assert surface.repeatable == (method == "GET")
 
 
@@ -120,7 +187,7 @@ def test_an_unknown_request_is_never_routed(method: str, path: str, name: str) -
 def test_azure_names_the_deployment_in_the_path(
     path: str, deployment: str | None, suffix: str
 ) -> None:
-    surface = classify_request("POST", path, "application/json")
+    surface = classify_request("POST", path)
     assert (surface.managed, surface.deployment, surface.path) == (True, deployment, suffix)
 
 
@@ -137,7 +204,7 @@ def test_azure_names_the_deployment_in_the_path(
         ("GET", "/videos/characters/char_1", ("char_1",), "character"),
         ("GET", "/agents/environments/templates/t_1", ("t_1",), "environment_template"),
         ("GET", "/files", (), None),
-        ("POST", "/responses/compact", (), None),
+        ("POST", "/vector_stores/search", (), None),
         ("DELETE", "/models/ft:gpt-4o:org::id", ("ft:gpt-4o:org::id",), "model"),
     ],
 )
@@ -148,15 +215,8 @@ def test_a_path_names_the_object_it_is_bound_to(
     assert (surface.pin_ids, surface.pin_kind, surface.managed) == (ids, kind, False)
 
 
-def test_a_form_is_sent_once_to_the_default_endpoint() -> None:
-    form = "multipart/form-data; boundary=x"
-    for path in ("/audio/transcriptions", "/images/edits", "/chat/completions"):
-        surface = classify_request("POST", path, form)
-        assert (surface.managed, surface.pinned) == (False, True)
-
-
 def refined(path: str, body: bytes) -> Surface:
-    surface = classify_request("POST", path, "application/json")
+    surface = classify_request("POST", path)
     return refine(surface, peek(body, surface.name))
 
 
@@ -205,7 +265,7 @@ def test_the_body_decides_what_may_be_done(
 
 def test_a_body_that_is_no_json_object_is_not_routed() -> None:
     surface = refined("/chat/completions", b"not json")
-    assert (surface.managed, surface.pinned) == (False, True)
+    assert surface.treatment == "untouched"
 
 
 # ------------------------------------------------------------------ pins

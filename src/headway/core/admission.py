@@ -20,6 +20,9 @@ LIMIT_MAX = 256.0
 """Past this a learned limit is forgotten: one process is no longer what overloads the endpoint."""
 DECREASE = 0.7
 DECREASE_INTERVAL_MIN_S = 1.0
+HOLD_S = 5.0
+"""Room that was found by being turned away is not tested again for this long: each test costs a
+call one of its attempts."""
 BURST_S = 10.0
 """A rate gate lets this much of its rate through at once: arrivals come in bursts."""
 BAND_WEIGHTS = (0.6, 0.3, 0.1)
@@ -33,13 +36,16 @@ class ConcurrencyLimit:
     endpoint must not make a burst of 64 calls wait for a limit to be learned.
     """
 
-    __slots__ = ("_ceiling", "_decreased_at", "limit")
+    __slots__ = ("_before", "_ceiling", "_decreased_at", "_held_until", "limit")
 
     def __init__(self, ceiling: float | None) -> None:
         self._ceiling = ceiling
         self.limit: float | None = ceiling
         """The current limit; None is unlimited."""
         self._decreased_at = float("-inf")
+        self._before = 0.0
+        """What was carried before a burst of refusals; 0 outside one."""
+        self._held_until = float("-inf")
 
     def reconfigure(self, ceiling: float | None) -> None:
         """Adopt a new ceiling; what was learned below it is kept."""
@@ -53,15 +59,37 @@ class ConcurrencyLimit:
         """Whether one more attempt fits beside `inflight` others."""
         return self.limit is None or inflight < max(1, int(self.limit))
 
-    def on_success(self, inflight: int) -> None:
+    def on_success(self, inflight: int, now: float) -> None:
         """Grow by 1/limit while half of the limit is in use (`inflight` counts this one)."""
         limit = self.limit
-        if limit is None or limit == self._ceiling or inflight < limit / 2:
+        if limit is None:
+            return
+        self._before = 0.0
+        if limit == self._ceiling or inflight < limit / 2 or now < self._held_until:
             return
         limit += 1.0 / limit
         if self._ceiling is not None:
             limit = min(limit, self._ceiling)
         self.limit = None if self._ceiling is None and limit >= LIMIT_MAX else limit
+
+    def on_refused(self, remaining: int, now: float) -> bool:
+        """One was turned away while `remaining` others were under way: that many fit, and no more.
+
+        A burst that was turned away to the last says nothing about room: it met a rate limit, and
+        the limit shrinks as for any overload. Returns whether the limit changed.
+        """
+        limit = self.limit
+        self._before = max(self._before, remaining + 1.0 if limit is None else limit)
+        if remaining >= 1:
+            self._held_until = now + HOLD_S
+            if limit is not None and limit <= remaining:
+                return False
+            self.limit = float(remaining)
+        else:
+            self._held_until = float("-inf")
+            self.limit = max(LIMIT_MIN, self._before * DECREASE)
+            self._before = 0.0
+        return self.limit != limit
 
     def on_overload(self, inflight: int, call_time_s: float, now: float) -> bool:
         """Shrink to 0.7 of what was in flight; at most once per typical call time, since the

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from headway.core.model import Rng
+from headway.core.model import FailureClass, Outcome, Rng
 from headway.core.snapshot import RetryPolicy
 
 HINT_WAIT_MAX_S = 120.0
@@ -30,6 +30,15 @@ def usable_hint(hint_s: float | None) -> float | None:
     return min(hint_s, HINT_MAX_S)
 
 
+def is_turned_away(outcome: Outcome) -> bool:
+    """A 429 that says nothing about when: most likely there was no room just then."""
+    return (
+        outcome.kind is FailureClass.RATE_LIMITED
+        and not outcome.reached_model
+        and usable_hint(outcome.retry_after_s) is None
+    )
+
+
 def widen_hint(hint_s: float, rng: Rng) -> float:
     """Draw the wait for a hint: U(h, 1.1 h + min(1, h / 5)) seconds."""
     return hint_s + rng.random() * (0.1 * hint_s + min(1.0, hint_s / 5.0))
@@ -41,8 +50,9 @@ def backoff_s(policy: RetryPolicy, retry: int, rng: Rng) -> float:
 
 
 def patience_s(policy: RetryPolicy, retry: int, rng: Rng) -> float:
-    """Draw the wait before the `retry`-th retry (from 0) at an endpoint that answered 429 and named
-    no wait: from half of to the whole step. Full jitter would have some ask again at once."""
+    """Draw the wait before the `retry`-th retry (from 0) at an endpoint that has no room and names
+    no wait: from half of to the whole step. With full jitter some would ask again at once, and all
+    three retries could be spent before a restart of two seconds is over."""
     step = min(policy.backoff_cap_s, policy.backoff_base_s * 2.0 ** min(retry, 16))
     return step * (0.5 + 0.5 * rng.random())
 

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import ParamSpec, Protocol
 
 from headway.core.admission import Ticket
-from headway.core.backoff import HINT_WAIT_MAX_S
+from headway.core.backoff import HINT_WAIT_MAX_S, is_turned_away
 from headway.core.model import (
     CANCELLED,
     DEADLINE_STREAMING,
@@ -36,6 +36,7 @@ from headway.core.model import (
     CallFacts,
     CallQueued,
     CallRejected,
+    CallShared,
     Event,
     FailureClass,
     Finish,
@@ -183,6 +184,12 @@ class CallMachine:
         """The call's absolute deadline: its own, its task's and its route's, whichever is first."""
         return self._deadline_at
 
+    def adopt(self, attempt: Attempt) -> None:
+        """Take over an attempt that was opened for this call before it was made."""
+        self._has_entered = True
+        self.attempts = 1
+        self.running.append(attempt)
+
     def wake(self) -> None:
         """For the engine: hand the driver's waker over for delivery."""
         if self.waker is not None:
@@ -239,6 +246,10 @@ class CallMachine:
         due = self._plan.next_up.at
         if now < due:
             return Wait(min(due, self._deadline_at), "backoff")
+        if self._plan.next_up.owed:
+            denied = self._settle_debt(now)
+            if denied is not None:
+                return denied
         waiting = self.line.pending(now)
         if waiting is not None:
             return waiting
@@ -565,18 +576,34 @@ class CallMachine:
             deadline_at=self._deadline_at,
             has_alternative=lambda: has_alternative(world, self._request(), now),
             soonest=lambda: self._soonest(now) - now,
+            is_crowded=is_turned_away(outcome) and world.states[attempt.endpoint_id].inflight > 0,
             rng=world.rng,
             now=now,
         )
-        if denied == "budget" and not self._pool.exhausted:
-            self._pool.exhausted = True
-            self._emit_engine(BudgetExhausted(self._pool.name, now))
         if denied:
+            self._note_denial(denied, now)
             self._surface(attempt, denied, now, outcome)
         elif self.facts.delegated:
             self.retry_granted = True  # the token is spent: the SDK makes the attempt
             plan.sent()
             self._surface(attempt, "", now, outcome)
+
+    def _settle_debt(self, now: float) -> Finish | None:
+        """What was scheduled on credit is due; the end, if it can't be paid for."""
+        last = self._plan.last
+        assert last is not None
+        state = self._host.world.states.get(last.endpoint_id)
+        served_at = -INFINITY if state is None else state.last_success_at
+        denied = self._plan.settle_debt(self.facts, self._pool, served_at, now)
+        if not denied:
+            return None
+        self._note_denial(denied, now)
+        return self._surface(last, denied, now)
+
+    def _note_denial(self, denied: str, now: float) -> None:
+        if denied == "budget" and not self._pool.exhausted:
+            self._pool.exhausted = True
+            self._emit_engine(BudgetExhausted(self._pool.name, now))
 
     def _soonest(self, now: float) -> float:
         """When an endpoint may be back that asked for quiet, this one or another."""
@@ -614,6 +641,12 @@ class CallMachine:
         self._leave_line(now)
         self._finish = self._finish or Finish(None, Rejection("cancelled"))
         self._close(self._committed, CANCELLED, now)
+
+    def borrow(self, decision: str, endpoint_id: str, outcome: Outcome, now: float) -> None:
+        if not self._ended:
+            self._finish = Finish(None)
+            self._emit(CallShared, self.id, decision, endpoint_id, now)
+            self._close(None, outcome, now)
 
     def _close(self, winner: Attempt | None, outcome: Outcome, now: float) -> None:
         if self._ended:

@@ -158,7 +158,9 @@ def place_sole(world: World, facts: CallFacts, route: Route, snapshot: Snapshot)
     if state is None or world.blocks or facts.pinned_to is not None:
         return None
     endpoint = snapshot.endpoints[state.endpoint.id]
-    model = endpoint.upstream_model(facts.model)
+    model = facts.model
+    if endpoint.models or endpoint.model is not None:
+        model = endpoint.upstream_model(model)
     breaker = state.breakers.get(model)
     if (
         breaker is None

@@ -44,6 +44,8 @@ class Scheduled(NamedTuple):
     kind: AttemptKind
     backoff_s: float
     paid: bool
+    owed: bool = False
+    """Not paid for yet: whether it has to be is seen when it is due (`settle_debt`)."""
 
 
 _FIRST = Scheduled(-INFINITY, AttemptKind.INITIAL, 0.0, paid=False)
@@ -93,12 +95,11 @@ class RetryPlan:
         return was
 
     def withdrawn(self, facts: CallFacts, pool: Pool, now: float) -> None:
-        """The scheduled attempt will never go out: what it took goes back."""
+        """The call is over and the scheduled attempt will never go out: what it took goes back."""
         if self.next_up.paid:
             pool.budget.refund(now)
             if facts.allowance is not None:
                 facts.allowance.return_extra_attempt()
-            self.next_up = self.next_up._replace(paid=False)
 
     def has_attempts_left(self, route: Route, facts: CallFacts) -> bool:
         """Whether the policy's, or else the caller's, attempt count allows another."""
@@ -133,10 +134,14 @@ class RetryPlan:
         deadline_at: float,
         has_alternative: Callable[[], bool],
         soonest: Callable[[], float],
+        is_crowded: bool,
         rng: Rng,
         now: float,
     ) -> str:
-        """Schedule the next attempt and take its token, or return why there is none."""
+        """Schedule the next attempt and take its token, or return why there is none.
+
+        `is_crowded`: others were under way where this one was turned away.
+        """
         denied = self._forbidden(outcome, facts, route)
         if denied:
             return denied
@@ -144,17 +149,35 @@ class RetryPlan:
             window = snapshot.endpoints[attempt.endpoint_id].max_context_tokens
             self.min_context = max(self.min_context, window or max(1, facts.prompt_tokens))
         self.tried |= {attempt.endpoint_id}
+        failovers = self._failovers
         delay = self._delay_s(outcome, facts, route, has_alternative, soonest, rng)
         if delay is None:
             return "hint" if usable_hint(outcome.retry_after_s) else "breaker"
         if now + delay >= deadline_at:
             return "deadline"
-        denied = pay(facts, pool, now)
+        owes = is_crowded and not facts.delegated and self._failovers == failovers
+        denied = "" if owes else pay(facts, pool, now)
         if denied:
             return denied
         self._retries += 1
-        self.next_up = Scheduled(now + delay, AttemptKind.RETRY, delay, paid=True)
+        self.next_up = Scheduled(now + delay, AttemptKind.RETRY, delay, not owes, owes)
         return ""
+
+    def settle_debt(self, facts: CallFacts, pool: Pool, last_success_at: float, now: float) -> str:
+        """The attempt that is due was not paid for: the last was turned away beside others.
+
+        If its endpoint has answered somebody since, that was for want of room, and a place
+        has become free: no load is added. Else it is a retry like any other. Returns what
+        denies it.
+        """
+        assert self.last is not None
+        self.next_up = self.next_up._replace(owed=False)
+        if last_success_at > self.last.started_at:
+            return ""
+        denied = pay(facts, pool, now)
+        if not denied:
+            self.next_up = self.next_up._replace(paid=True)
+        return denied
 
     def _forbidden(self, outcome: Outcome, facts: CallFacts, route: Route) -> str:
         if outcome.should_retry is False or not (
@@ -192,7 +215,7 @@ class RetryPlan:
             if not facts.delegated:
                 hint = min(hint, max(0.0, soonest()))
             return hint if hint <= HINT_WAIT_MAX_S else None
-        if outcome.kind is FailureClass.RATE_LIMITED:
+        if outcome.kind in (FailureClass.RATE_LIMITED, FailureClass.OVERLOADED):
             return patience_s(route.retry, self._retries, rng)
         return backoff_s(route.retry, self._retries, rng)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from headway.core.backoff import throttle_s, usable_hint, widen_hint
+from headway.core.backoff import is_turned_away, throttle_s, usable_hint, widen_hint
 from headway.core.breaker import Breaker, Permit, State
 from headway.core.eject import PEERS_MIN
 from headway.core.expect import planned_latency_s
@@ -161,7 +161,7 @@ def _learn_success(
         state.served(attempt.model, now)
     state.call_time_s += 0.1 * (seconds - state.call_time_s)
     if state.limit.limit is not None:
-        state.limit.on_success(inflight)
+        state.limit.on_success(inflight, now)
     output = outcome.output_tokens or 0
     uncached = attempt.planned_uncached_tokens
     if outcome.input_tokens is not None and outcome.cached_tokens is not None:
@@ -239,13 +239,15 @@ def _learn_failure(
     elif kind is FailureClass.RATE_LIMITED or (health is not Health.NOTHING and hint is not None):
         _cool_down(world, facts, state, attempt, hint, now, emit)
     # Soft: the caller's own deadline was short. That says nothing of what the endpoint carries.
-    if (
-        kind in _OVERLOAD
-        and not outcome.soft
-        and state.limit.on_overload(inflight, state.call_time_s, now)
-    ):
-        limit = state.limit.limit
-        emit(LimitChanged(attempt.endpoint_id, INFINITY if limit is None else limit, now))
+    if kind in _OVERLOAD and not outcome.soft:
+        changed = (
+            state.limit.on_refused(inflight - 1, now)
+            if is_turned_away(outcome)
+            else state.limit.on_overload(inflight, state.call_time_s, now)
+        )
+        if changed:
+            limit = state.limit.limit
+            emit(LimitChanged(attempt.endpoint_id, INFINITY if limit is None else limit, now))
     if health is not Health.NOTHING:
         state.blame(1.0 if health is Health.HARD else SOFT_BADNESS, now)
         pool.ejector.record(attempt.endpoint_id, ok=False)

@@ -91,6 +91,16 @@ class PrefixCache:
             n += 1
         return n
 
+    def peek(self, blocks: Sequence[int]) -> int:
+        """`hit`, but nothing is used by looking."""
+        known = self._blocks
+        n = 0
+        for block in blocks:
+            if block not in known:
+                break
+            n += 1
+        return n
+
     def insert(self, blocks: Sequence[int], limit: int | None = None) -> None:
         """Remember `blocks`, evicting the least recently used beyond the limit."""
         known = self._blocks
@@ -147,6 +157,32 @@ class EngineModel:
     def kv_usage(self) -> float:
         """Share of the KV space that is reserved."""
         return self._reserved / self.profile.kv_tokens
+
+    @property
+    def decoding(self) -> int:
+        """Sequences that produce a token in every step."""
+        return self._batch
+
+    @property
+    def prefill_backlog(self) -> int:
+        """Prompt tokens still to compute, of admitted and of waiting requests (hits unknown)."""
+        return sum(r.prefill_left for r in self._prefilling) + sum(
+            r.prompt_tokens for r in self._waiting
+        )
+
+    def busy_until(self, now: float) -> float:
+        """When the step under way ends."""
+        return now if self._step is None else max(now, self._step.ends_at)
+
+    def step_s(self, prefill: int, *, more: int = 0, more_context: int = 0) -> float:
+        """Length of a step with `prefill` prompt tokens, were `more` sequences decoding too."""
+        p, batch = self.profile, self._batch + more
+        return self.slowdown * (
+            max(p.floor_s, p.slope_s * (prefill + batch))
+            + p.context_coef_s * (self._context + more_context)
+            + p.sequence_s * batch
+            + p.overhead_s
+        )
 
     def emitted(self, request: EngineRequest) -> int:
         """Tokens of `request` produced by the last completed step."""
@@ -238,7 +274,7 @@ class EngineModel:
             if self._prefilling:
                 return self._plan_mixed()
             if not self._run_decode(now, events):
-                return _Step(self._now + self._length(0))
+                return _Step(self._now + self.step_s(0))
 
     def _admit(self) -> None:
         p = self.profile
@@ -267,17 +303,7 @@ class EngineModel:
                 break
             chunks.append((request, chunk))
             prefill += chunk
-        return _Step(self._now + self._length(prefill), chunks)
-
-    def _length(self, prefill: int) -> float:
-        p = self.profile
-        batch = self._batch
-        return self.slowdown * (
-            max(p.floor_s, p.slope_s * (prefill + batch))
-            + p.context_coef_s * self._context
-            + p.sequence_s * batch
-            + p.overhead_s
-        )
+        return _Step(self._now + self.step_s(prefill), chunks)
 
     def _run_decode(self, now: float, events: list[EngineEvent]) -> bool:
         """Take all decode-only steps that end by `now` up to the next end or arrival at once.
@@ -287,7 +313,7 @@ class EngineModel:
         until = now
         if self._waiting and self._waiting[0].ready_at > self._now:
             until = min(until, self._waiting[0].ready_at)
-        first = self._length(0)
+        first = self.step_s(0)
         growth = self.slowdown * self.profile.context_coef_s * self._batch
         span = until - self._now
         if first > span:

@@ -3,13 +3,7 @@
 Each process has an `Engine` of its own, exactly as a real one would; a heap of events takes the
 place of sockets and sleeps. What this shows is what ships: the drivers decide nothing.
 
-    from headway.lab.virtual import VirtualFleet, VirtualRequest
-    from headway.lab.virtual_endpoints import FunctionEndpoint, poisson
-    from headway.lab.virtual_records import Served
-
     def serve(request: VirtualRequest) -> Served:
-        if request.now < 30.0:
-            return Served(Outcome(FailureClass.CONNECT), total_s=0.001)      # dead for 30 s
         return Served(OK, total_s=request.rng.expovariate(1.0), first_token_s=0.2)
 
     fleet = VirtualFleet(
@@ -19,16 +13,14 @@ place of sockets and sleeps. What this shows is what ships: the drivers decide n
     result = fleet.run()
     result.calls[0].ok, result.calls[0].attempts[0].endpoint_id, result.amplification
 
-- **Endpoints** are models. `FunctionEndpoint` asks a function once per attempt how it will end
-  (`Served`; `total_s=INFINITY` is a black hole). `EngineEndpoint` puts an `EngineModel` behind it.
-  Anything with `send` and `cancel` fits.
-- **Arrivals** are `Arrival`s in time order, consumed lazily. `cancel_after_s` makes the caller give
-  up. For closed loops call `fleet.submit` from `on_call`.
+- **Endpoints** are models: `FunctionEndpoint` asks a function per attempt how it will end,
+  `EngineEndpoint` has an engine behind it; anything with `send` and `cancel` fits.
+- **Arrivals** are `Arrival`s in time order, consumed lazily. For closed loops call `fleet.submit`
+  from `on_call`.
 - **Anything else over time** is `fleet.at(t, f)`: swap a policy (`fleet.publish`), look at
   `fleet.engines[i].status(t)`, change what an endpoint does.
-- **Records**: one `CallRecord` per call with its `AttemptRecord`s, in order of ending; hand
-  `keep_calls=False` and an `on_call` to run millions in constant memory. `on_event` sees every core
-  event with its process.
+- **Records**: one `CallRecord` per call; hand `keep_calls=False` and an `on_call` to run millions
+  in constant memory. `on_event` sees every core event with its process.
 - **Limits** the real drivers enforce are enforced here: the total deadline, and the limit to the
   first token. Silence after the first token is for the endpoint model to end as `STALLED`.
 
@@ -43,7 +35,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
-from headway.core.call import Call
 from headway.core.engine import Engine
 from headway.core.model import (
     CANCELLED,
@@ -60,6 +51,7 @@ from headway.core.model import (
     Wait,
 )
 from headway.core.snapshot import Snapshot
+from headway.lab.virtual_client import Client, DrivenCall
 from headway.lab.virtual_records import Arrival, AttemptRecord, CallRecord, VirtualResult
 
 
@@ -84,6 +76,11 @@ class VirtualRequest:
     def rng(self) -> random.Random:
         """The run's random source for endpoints."""
         return self.fleet.endpoint_rng
+
+    @property
+    def tag(self) -> object:
+        """The arrival's own."""
+        return self._run.arrival.tag
 
     def first_token(self) -> None:
         """The first content token arrives at the client now."""
@@ -121,6 +118,8 @@ class VirtualFleet:
         on_call: receives each ended call.
         on_event: receives (process, core event).
         keep_calls: keep every record in the result.
+        clients: makes the client of each process instead of an `Engine`: others, on the same
+            arrivals, before the same endpoints.
     """
 
     def __init__(
@@ -135,6 +134,7 @@ class VirtualFleet:
         on_call: Callable[[CallRecord], None] | None = None,
         on_event: Callable[[int, Event], None] | None = None,
         keep_calls: bool = True,
+        clients: Callable[[int], Client] | None = None,
     ) -> None:
         missing = snapshot.endpoints.keys() - endpoints.keys()
         if missing:
@@ -143,15 +143,17 @@ class VirtualFleet:
         self.now = 0.0
         self.endpoints = dict(endpoints)
         self.endpoint_rng = random.Random(f"{seed}/endpoints")
-        self.engines = [
+        self.engines: list[Engine] = [
             Engine(
                 snapshot,
                 zone=zones[i % len(zones)],
                 rng=random.Random(f"{seed}/process/{i}"),
                 on_event=None if on_event is None else partial(on_event, i),
             )
-            for i in range(processes)
+            for i in range(processes if clients is None else 0)
         ]
+        made = self.engines if clients is None else [clients(i) for i in range(processes)]
+        self.clients: list[Client] = list(made)
         self.inflight: dict[str, int] = dict.fromkeys(self.endpoints, 0)
         self.result = VirtualResult()
         self._arrivals = iter(arrivals)
@@ -168,7 +170,11 @@ class VirtualFleet:
 
     def submit(self, arrival: Arrival) -> None:
         """Add a call, from now on."""
-        self.at(arrival.at_s, lambda: _Run(self, arrival).begin())
+        self.at(arrival.at_s, partial(self.start, arrival))
+
+    def start(self, arrival: Arrival) -> None:
+        """Begin a call now, whatever its `at_s`."""
+        _Run(self, arrival).begin()
 
     def publish(self, snapshot: Snapshot, at_s: float, poll_s: float = 0.0) -> None:
         """New policy at `at_s`; each process picks it up within `poll_s`, uniformly."""
@@ -233,7 +239,7 @@ class _Run:
         self.fleet = fleet
         self.arrival = arrival
         self.arrived_at = fleet.now
-        self.call: Call | None = None
+        self.call: DrivenCall | None = None
         self.requests: list[VirtualRequest] = []
         self.log: list[AttemptRecord] = []
         self.done = False
@@ -243,7 +249,7 @@ class _Run:
     def begin(self) -> None:
         fleet, arrival = self.fleet, self.arrival
         now = fleet.now
-        call = fleet.engines[arrival.process].begin(arrival.facts, now, wall_now=now)
+        call = fleet.clients[arrival.process].begin(arrival.facts, now, wall_now=now)
         self.call = call
         if call is None:
             self._book(CANCELLED, None, None, managed=False)

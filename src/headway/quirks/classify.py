@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, cast
 
+from pydantic_core import from_json
+
 from headway.core.model import FailureClass, Outcome
 from headway.quirks.hints import exhausted_hint, retry_after_hint, text_hint
 from headway.quirks.table import QUIRKS, Quirk
@@ -169,6 +171,29 @@ def _is_whole(body: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return True
+
+
+def is_plain_answer(headers: Mapping[str, str], body: bytes) -> bool:
+    """Whether a whole 200 JSON reply is beyond doubt what was asked for, with no news of limits.
+
+    Where it is not, `read_reply` finds out what it is.
+    """
+    try:
+        reply: object = from_json(body)
+    except ValueError:
+        return False
+    if type(reply) is not dict:
+        return False
+    members = cast("dict[str, object]", reply)
+    return (
+        bool(members.get("choices") or members.get("data") or members.get("results"))
+        and not members.get("error")
+        and members.get("object") not in _NOT_PLAIN
+        and "0" not in headers.values()
+    )
+
+
+_NOT_PLAIN = frozenset({"response", "error"})
 
 
 def classify_error(error: object) -> Outcome:

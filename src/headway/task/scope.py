@@ -58,6 +58,11 @@ def current_scope() -> Scope:
     return _SCOPE.get()
 
 
+def nothing_in_scope() -> bool:
+    """Whether the running code is in no task and has set no options."""
+    return _SCOPE.get() is _EMPTY
+
+
 def enter_scope(scope: Scope) -> Token[Scope]:
     """Make `scope` current; hand the token to `leave_scope`."""
     return _SCOPE.set(scope)

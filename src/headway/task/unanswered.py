@@ -69,6 +69,11 @@ def leave(unanswered: Unanswered) -> None:
                 atexit.register(settle_unanswered)
 
 
+def is_awaited() -> bool:
+    """Whether a request of this context has failed, and the next one may be its resend."""
+    return _here.get() is not None or bool(_lost)
+
+
 def take() -> Unanswered | None:
     """What the request before this one has left in this context: to be gone on with, or closed."""
     if _lost:

@@ -113,6 +113,17 @@ class Providers:
         self._meter: Meter | None = None
         self._logger: Logger | None = None
 
+    def are_known_to_be_none(self) -> bool:
+        """Whether nobody collects spans or metrics; False, too, where that was never looked at."""
+        if self._tracer is not None or self._meter is not None:
+            return False
+        tracers, meters = _current_tracer_provider(), _current_meter_provider()
+        if tracers is None or meters is None:
+            return self._given_tracer is None and self._given_meter is None
+        return (self._given_tracer or tracers()) is self._seen_tracer and (
+            self._given_meter or meters()
+        ) is self._seen_meter
+
     def tracer(self) -> Tracer | None:
         """Our tracer, or None while nobody collects spans."""
         provider = self._given_tracer

@@ -102,6 +102,10 @@ class Telemetry(TaskObserver):
         base = None if tracer is None else context.get_current()
         return CallTelemetry(self, tracer, instruments, adopted, base)
 
+    def is_idle(self) -> bool:
+        """Whether no call is watched: nobody collects spans or metrics."""
+        return self._shed_at is None and self._providers.are_known_to_be_none()
+
     def watch_router(self, router: Gauged) -> None:
         """Observe a router's breakers, budgets and policy age for as long as it lives."""
         self.metering.watch(router)
@@ -191,6 +195,9 @@ class Telemetry(TaskObserver):
         )
 
     def _refused(self, event: PolicyRejected) -> None:
+        instruments = self.metering.instruments()
+        if instruments is not None:
+            instruments.add("headway.policy.rejections", 1, {n.REASON: event.reason})
         self.events.emit(
             n.POLICY_REJECTED,
             {

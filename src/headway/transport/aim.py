@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from headway.core.snapshot import Endpoint
+from headway.transport.form import FormBody
 from headway.transport.home import Home, Origin, Place, origin_of
 from headway.transport.limits import Limits, Timeouts
 
 if TYPE_CHECKING:
     import httpx2
+
+    from headway.transport.family import Family
 
 URLS_MAX = 256
 """Cached URLs per endpoint; paths name models and stored objects, so they are not a fixed set."""
@@ -172,7 +175,7 @@ def _segment(model: str) -> str:
 class Shot(NamedTuple):
     """What differs from the SDK's request, for one attempt."""
 
-    body: bytes | None
+    body: bytes | FormBody | None
     """None: as it is (and it may be a stream that can be read only once)."""
     secret: tuple[str, str] | None
     """(header name, value) of the endpoint's own credential."""
@@ -229,9 +232,15 @@ class Aim:
             original.method,
             url,
             headers=_headers(original, target, shot, host),
-            stream=original.stream if shot.body is None else family.ByteStream(shot.body),
+            stream=_stream(original, shot.body, family),
             extensions=extensions,
         )
+
+
+def _stream(original: httpx2.Request, body: bytes | FormBody | None, family: Family) -> Any:
+    if body is None:
+        return original.stream
+    return body.stream if isinstance(body, FormBody) else family.ByteStream(body)
 
 
 def _headers(
@@ -251,7 +260,9 @@ def _headers(
         if shot.plain_encoding and lower == b"accept-encoding":
             value = b"identity"
         headers.append((name, value))
-    if shot.body is not None:
+    if isinstance(shot.body, FormBody):
+        headers.extend(shot.body.headers)
+    elif shot.body is not None:
         headers.append((b"Content-Length", b"%d" % len(shot.body)))
     headers.extend(target.headers)
     for text, content in shot.extra_headers.items():

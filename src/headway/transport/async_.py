@@ -17,9 +17,15 @@ from headway.transport.flight import Flight
 from headway.transport.hedged import fly_tasks
 from headway.transport.home import origin_of
 from headway.transport.keys import credential_refused, declared_credential
+from headway.transport.light import HELD_BYTES_MAX, Light, areplay, depart
+from headway.transport.overheard import AsyncOverheardStream
 from headway.transport.pools import Pools
 from headway.transport.redirects import HOPS_MAX, REDIRECTS, onward
+from headway.transport.shared import Sharing
+from headway.transport.shared_drivers import ashare
+from headway.transport.shared_streams import AsyncSharedStream
 from headway.transport.sync import CLOSED
+from headway.transport.timed import Timed
 from headway.transport.trial import State, Trial
 from headway.transport.wake import asleep, current_loop
 from headway.transport.watch import AsyncWatchedStream
@@ -41,6 +47,10 @@ class AsyncTransport:
         self._desk = Desk(host, home)
         self._pools = Pools(http)
         self._stream_class = byte_stream_class(AsyncWatchedStream, home.family.AsyncByteStream)
+        self._sharing = Sharing(
+            "async", byte_stream_class(AsyncSharedStream, home.family.AsyncByteStream)
+        )
+        self._overheard_class = byte_stream_class(AsyncOverheardStream, home.family.AsyncByteStream)
 
     @property
     def host(self) -> CallHost:
@@ -56,9 +66,14 @@ class AsyncTransport:
             return await self._pass(request)
         if isinstance(arrival, Detour):
             return await self._detour(arrival, request)
+        light = depart(self._desk, arrival)
+        if light is not None:
+            return await self._carry(light, request)
         flight = self._desk.begin(arrival)
         if flight is None:
             return await self._pass(request)
+        if flight.call.route.shares and not flight.is_observed:
+            return await ashare(flight, self._sharing, self._fly)
         try:
             if flight.is_observed:
                 return await self._observe(flight)
@@ -79,7 +94,16 @@ class AsyncTransport:
             await response.aclose()
         return answer
 
+    def _heard(self, detour: Detour, response: httpx2.Response) -> httpx2.Response:
+        ear = self._desk.ear(detour, response)
+        if ear is not None:
+            overheard: Any = self._overheard_class(response.stream, ear)
+            response.stream = overheard
+        return response
+
     async def _detour(self, detour: Detour, request: httpx2.Request) -> httpx2.Response:
+        if detour.endpoint is None:
+            return self._heard(detour, await self._pass(request))
         try:
             secret = await self._secret(detour.endpoint)
         except CredentialUnavailable as exc:
@@ -90,7 +114,7 @@ class AsyncTransport:
         answer = self._desk.returned(detour, response)
         if answer is not response:
             await response.aclose()
-        return answer
+        return self._heard(detour, answer)
 
     async def _follow(
         self,
@@ -150,8 +174,6 @@ class AsyncTransport:
     async def _send(self, flight: Flight, trial: Trial, secret: tuple[str, str] | None) -> None:
         """One attempt, up to the point where the call can go on."""
         request = flight.outgoing(trial, secret)
-        response: httpx2.Response | None = None
-        chunks: Any = None
         left = None if flight.is_observed else trial.limits.left_s()
         try:
             # The phases of a send are limited one by one; a timer bounds their sum.
@@ -159,12 +181,19 @@ class AsyncTransport:
                 response = await self._forward(request)
                 if response.status_code in REDIRECTS and not flight.is_observed:
                     response = await self._follow(trial.endpoint, request, response, secret)
+        except Exception as exc:
+            if not trial.broke(exc):
+                raise
+        else:
+            await self._receive(trial, response, _chunks(response))
+
+    async def _receive(self, trial: Trial, response: httpx2.Response, chunks: Any) -> None:
+        """Feed an attempt with its reply, up to the point where the call can go on."""
+        try:
             trial.arrived(response)
             if response.is_closed:
                 trial.swallow(response.content)
                 return
-            body: Any = response.stream
-            chunks = body.__aiter__()
             if not trial.is_decided:
                 async for chunk in self._limited(trial, chunks):
                     if trial.take(chunk):
@@ -175,14 +204,13 @@ class AsyncTransport:
             if not trial.broke(exc):
                 raise
         finally:
-            if response is not None:
-                await self._dock(trial, response, chunks)
+            await self._dock(trial, response, chunks)
 
     def _limited(self, trial: Trial, chunks: Any) -> Any:
         """The same chunks, each read bounded by what is left, where the connection can't do it."""
         if trial.reads_are_limited or trial.flight.is_observed or trial.limits.left_s() is None:
             return chunks
-        return _Timed(trial, chunks)
+        return Timed(trial.limits, chunks)
 
     async def _dock(self, trial: Trial, response: httpx2.Response, chunks: Any) -> None:
         """Give the response its body back, or close it."""
@@ -198,6 +226,94 @@ class AsyncTransport:
             await source.aclose()
         if trial.state in (State.WHOLE, State.FAILED):
             response.stream = trial.flight.desk.home.family.ByteStream(trial.body())
+
+    # -- a light call (see `light`)
+
+    async def _carry(self, light: Light, request: httpx2.Request) -> httpx2.Response:
+        """Send as it is, and make a flight of it if anything but the answer comes back."""
+        response: httpx2.Response | None = None
+        chunks: Any = None
+        held: list[bytes] = []
+        failure: Exception | None = None
+        try:
+            response = await self._forward(request)
+            headers = light.is_plain(response)
+            chunks = _chunks(response)
+            if headers is not None:
+                size = 0
+                async for chunk in chunks:
+                    held.append(chunk)
+                    size += len(chunk)
+                    if size > HELD_BYTES_MAX:
+                        break
+                else:
+                    body = b"".join(held)
+                    if light.is_answered(headers, body):
+                        source: Any = response.stream
+                        with contextlib.suppress(Exception):
+                            await source.aclose()
+                        response.stream = self._desk.home.family.ByteStream(body)
+                        return response
+        except Exception as exc:  # noqa: BLE001 - judged in flight, as any call's
+            failure = exc
+        except BaseException:
+            await self._drop(light, response, chunks)
+            raise
+        return await self._grow(light, request, response, areplay(held, chunks, failure), failure)
+
+    async def _grow(
+        self,
+        light: Light,
+        request: httpx2.Request,
+        response: httpx2.Response | None,
+        chunks: Any,
+        failure: Exception | None,
+    ) -> httpx2.Response:
+        flight = light.grown()
+        try:
+            trial = flight.trial(light.call.attempt)
+            trial.request = request
+            await self._catch_up(flight, trial, response, chunks, failure)
+            if not flight.is_settled_by(trial):
+                trial = await self._fly(flight)
+            return flight.present(trial)
+        except BaseException:
+            flight.abandon()
+            raise
+
+    async def _catch_up(
+        self,
+        flight: Flight,
+        trial: Trial,
+        response: httpx2.Response | None,
+        chunks: Any,
+        failure: Exception | None,
+    ) -> None:
+        """Tell the attempt what has become of it so far, and feed it what follows."""
+        if response is None:
+            if failure is not None and not trial.broke(failure):
+                raise failure
+            return
+        try:
+            if response.status_code in REDIRECTS:
+                response = await self._follow(trial.endpoint, flight.request, response, None)
+                chunks = _chunks(response)
+        except Exception as exc:
+            if not trial.broke(exc):
+                raise
+        else:
+            await self._receive(trial, response, chunks)
+
+    async def _drop(self, light: Light, response: httpx2.Response | None, chunks: Any) -> None:
+        """The caller gave up."""
+        if light.call.attempt.ended:
+            return
+        flight = light.grown()
+        try:
+            if response is not None:
+                await self._dock(flight.trial(light.call.attempt), response, chunks)
+        finally:
+            flight.abandon()
 
     # -- closing
 
@@ -227,22 +343,11 @@ class AsyncTransport:
         await self.aclose()
 
 
+def _chunks(response: httpx2.Response) -> Any:
+    """The body, piece by piece; nothing of one that is in memory (a mock's)."""
+    body: Any = response.stream
+    return None if response.is_closed else body.__aiter__()
+
+
 def _within(seconds: float | None) -> AbstractContextManager[object]:
     return contextlib.nullcontext() if seconds is None else anyio.fail_after(seconds)
-
-
-class _Timed:
-    """Chunks, each awaited no longer than what is left."""
-
-    def __init__(self, trial: Trial, chunks: Any) -> None:
-        self._trial = trial
-        self._chunks = chunks
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> bytes:
-        left = self._trial.limits.left_s()
-        with anyio.fail_after(left):
-            chunk: bytes = await self._chunks.__anext__()
-            return chunk

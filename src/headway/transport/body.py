@@ -34,7 +34,7 @@ IMAGE_TOKENS = 1000
 """What an inline image or file counts as: its base64 size says nothing about tokens."""
 INLINE_BYTES_MIN = 2048
 
-_MODEL = re.compile(rb'\s*\{\s*"model"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*")(?=\s*[,}])')
+MODEL = re.compile(rb'\s*\{\s*"model"\s*:\s*("(?:[^"\\\x00-\x1f]|\\.)*")(?=\s*[,}])')
 _SCALAR = re.compile(
     rb'\s*,\s*"([a-z_]{1,40})"\s*:\s*(true|false|null|-?[0-9]+(?:\.[0-9]+)?|"[^"\\\x00-\x1f]{0,256}")(?=\s*[,}])'
 )
@@ -119,7 +119,7 @@ class BodyFacts:
 def peek(body: bytes, surface: str = "chat") -> BodyFacts:
     """Read what routing needs from a JSON request body. Never raises: see `is_json`."""
     facts = BodyFacts()
-    head = _MODEL.match(body)
+    head = MODEL.match(body)
     if head is None:
         return _peek_parsed(body, surface, facts)
     literal = head[1]

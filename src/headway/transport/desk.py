@@ -15,14 +15,20 @@ from headway.errors import DeadlineExceeded, TaskLimitExceeded
 from headway.task import current_scope, unanswered
 from headway.transport import body as bodies
 from headway.transport.aim import Aim, Shot
-from headway.transport.flight import Flight, Intake, sends_before
+from headway.transport.flight import Flight, Intake
+from headway.transport.form import Form
+from headway.transport.glance import in_memory
 from headway.transport.home import Origin, Place
+from headway.transport.overheard import Ear, is_told
+from headway.transport.pins import ids_in_document, ids_in_response
 from headway.transport.redirects import BARE, HOP, REDIRECTS, bare, forbidden, guarded
+from headway.transport.resends import sends_before
 from headway.transport.surfaces import Surface, classify_request, refine
 
 if TYPE_CHECKING:
     import httpx2
 
+    from headway.core.light import LightCall
     from headway.core.snapshot import Endpoint, Snapshot
     from headway.record import CallRecord
     from headway.task.unanswered import Unanswered
@@ -34,6 +40,7 @@ logger = logging.getLogger("headway")
 WARM_S = 300.0
 """A connection to an origin that answered this recently may be one that the server has closed."""
 WARM_MAX = 1024
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 MANAGED_MAX = 256
 """Paths of managed requests remembered; only Azure's, which name deployments, are many."""
 
@@ -47,10 +54,12 @@ class Arrival(NamedTuple):
 
 
 class Detour(NamedTuple):
-    """A request bound to an endpoint other than the client's own: sent there once."""
+    """A request that makes or names objects: sent once, to where those live."""
 
-    endpoint: Endpoint
+    endpoint: Endpoint | None
+    """None: the client's own, as the request is."""
     place: Place
+    surface: Surface
 
 
 class Desk:
@@ -70,6 +79,7 @@ class Desk:
         """Endpoints that refuse to be asked for usage; at most as many as there are endpoints."""
         self._warm: dict[tuple[str, str, int | None], float] = {}
         self._own: tuple[Snapshot, str | None] | None = None
+        host.pins.serve(home.origin)
         self._managed: dict[tuple[str, bytes], tuple[Surface, Place]] = {}
         """(method, raw path) -> what it is, for requests of the client's own origin."""
 
@@ -92,8 +102,7 @@ class Desk:
             surface = classify_request(request.method, place.path)
             place = Place(surface.path, place.query)
             if not surface.managed:
-                endpoint = self._holder(surface.pin_ids) if surface.pin_ids else None
-                return Detour(endpoint, place) if endpoint is not None else None
+                return self._bound(request, surface, place)
             if len(self._managed) >= MANAGED_MAX:
                 self._managed.clear()
             managed = self._managed[key] = (surface, place)
@@ -125,13 +134,46 @@ class Desk:
             response.headers = self.home.family.Headers(kept)
         return response
 
-    def _holder(self, ids: tuple[str, ...]) -> Endpoint | None:
-        """The endpoint other than our own that holds the first known of these objects."""
-        endpoint_id = self.host.pins.find(*ids)
-        endpoint = self.host.engine.snapshot.endpoints.get(endpoint_id or "")
-        if endpoint is None or self.aim.target(endpoint).own:
+    def _bound(self, request: httpx2.Request, surface: Surface, place: Place) -> Detour | None:
+        """Where an unmanaged request has to go; None: it passes."""
+        pins = self.host.pins
+        if not surface.pinned:
             return None
-        return endpoint
+        found = pins.find(*surface.pin_ids)
+        if found is None and len(pins) and request.method in _WITH_BODY:
+            # A batch of a file, a job on it: bound to where the file is.
+            found = pins.find(*ids_in_document(in_memory(request) or b""))
+        endpoint = self.host.engine.endpoint(found or "")
+        if endpoint is not None and self.aim.target(endpoint).own:
+            endpoint = None
+        if endpoint is None and not (surface.creates and pins.is_shared):
+            return None
+        return Detour(endpoint, place, surface)
+
+    def ear(self, detour: Detour, response: httpx2.Response) -> Ear | None:
+        """Who listens to the reply for objects that it names; None: nobody."""
+        if not detour.surface.creates or not is_told(response):
+            return None
+        where = self.own_endpoint() if detour.endpoint is None else detour.endpoint.id
+        name = detour.surface.name
+        if where is None:
+            return None
+        ear = Ear(
+            response,
+            self.home.family,
+            lambda body: self.remember(ids_in_response(name, body), where),
+        )
+        if not response.is_closed:
+            return ear
+        ear.hear(response.content)  # a mock's reply, in memory already
+        ear.end()
+        return None
+
+    def remember(self, ids: tuple[str, ...], endpoint_id: str) -> None:
+        """Objects live at an endpoint."""
+        pins = self.host.pins
+        if pins.is_shared or endpoint_id != self.own_endpoint():
+            pins.record(ids, endpoint_id)
 
     def own_endpoint(self) -> str | None:
         """The id of the policy's endpoint that is the client's own; None if it isn't in there."""
@@ -146,6 +188,7 @@ class Desk:
     ) -> httpx2.Request:
         """The request for an endpoint that holds what it names; the SDK owns its retries."""
         endpoint = detour.endpoint
+        assert endpoint is not None
         shot = Shot(None, secret, {}, plain_encoding=False, other_model=False)
         target = self.aim.target(endpoint)
         return self.aim.request(
@@ -193,6 +236,17 @@ class Desk:
             record.call = call
         return Flight(self, intake, record, call, mode=call.route.mode or host.mode)
 
+    def grown(self, arrival: Arrival, light: LightCall) -> Flight:
+        """The flight of a call that began as a light one."""
+        request, surface, place = arrival
+        intake = self._intake(arrival)
+        if intake is None:  # not JSON to its end: nobody but the server can tell what it asks for
+            facts = CallFacts(light.attempt.model, surface.name, delegated=True)
+            intake = Intake(request, surface, place, request.content, bodies.BodyFacts(), facts)
+        record = self.host.open_call(intake.facts)
+        call = record.call = light.grown(intake.facts)
+        return Flight(self, intake, record, call, mode="enforce")
+
     def _earlier(self, request: httpx2.Request) -> Unanswered | None:
         """The failed request of the same call that the SDK sends again with this one."""
         found = unanswered.take()
@@ -226,11 +280,16 @@ class Desk:
 
     def _intake(self, arrival: Arrival) -> Intake | None:
         request, surface = arrival.request, arrival.surface
+        form: Form | None = None
         body = in_memory(request)
-        if body is None:
-            return None  # a stream that can be read once: nothing of ours applies
-        body_facts = bodies.peek(body, surface.name)
-        surface = refine(surface, body_facts)
+        if body is not None:
+            body_facts = bodies.peek(body, surface.name)
+            surface = refine(surface, body_facts)
+        else:
+            form = Form.of(request) if surface.form else None
+            if form is None:
+                return None  # a stream that can be read once: nothing of ours applies
+            body, body_facts = b"", form.facts
         if not surface.managed:
             return None
         snapshot = self.host.engine.snapshot
@@ -242,7 +301,7 @@ class Desk:
             stream=body_facts.stream,
             prompt_tokens=body_facts.prompt_tokens_estimate,
             max_output_tokens=body_facts.max_output_tokens,
-            body_bytes=len(body),
+            body_bytes=len(body) if form is None else form.size,
             priority=options.priority or 0,
             session=options.session,
             traffic_class=options.traffic_class,
@@ -256,21 +315,23 @@ class Desk:
         task = scope.task
         if task is not None:
             facts.task_id, facts.task_name = task.id, task.name
-        if len(snapshot.endpoints) > 1:
+        if form is not None and not form.is_shareable:
+            facts.hedge = False
+        elif form is None and len(snapshot.endpoints) > 1:
             facts.prefix = bodies.prefix_hashes(body, body_facts)
         if surface.pinned:
             facts.pinned_to = self.host.pins.find(*surface.pin_ids) or self.own_endpoint()
             if facts.pinned_to is None:
                 return None  # bound to an endpoint that the policy doesn't know: our client's own
-        return Intake(request, surface, arrival.place, body, body_facts, facts)
+        return Intake(request, surface, arrival.place, body, body_facts, facts, form)
 
     # -- remembering
 
-    def answered(self, origin: tuple[str, str, int | None]) -> None:
+    def answered(self, origin: Origin, now: float) -> None:
         """An origin has answered: there is a connection to it that may be used again."""
         if len(self._warm) >= WARM_MAX:
             self._warm.clear()
-        self._warm[origin] = self.host.clock()
+        self._warm[origin] = now
 
     def broken(self, origin: tuple[str, str, int | None]) -> None:
         """An origin failed to answer: that is what it does now, not what old connections do."""
@@ -279,11 +340,3 @@ class Desk:
     def is_warm(self, origin: tuple[str, str, int | None]) -> bool:
         """Whether a connection to this origin may be an old one."""
         return self.host.clock() - self._warm.get(origin, float("-inf")) < WARM_S
-
-
-def in_memory(request: httpx2.Request) -> bytes | None:
-    """The body, if it needn't be read from anywhere."""
-    try:
-        return request.content
-    except RuntimeError:  # RequestNotRead, of whichever family
-        return None

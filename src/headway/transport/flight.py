@@ -19,6 +19,7 @@ from headway.transport.disguise import is_disguised, unmasked
 from headway.transport.keys import credential_refused
 from headway.transport.limits import Limits
 from headway.transport.redirects import HOP, PLAIN, forbidden
+from headway.transport.resends import is_retried_by_sdk, sends_before
 from headway.transport.trial import State, Trial
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from headway.record import CallRecord
     from headway.transport.body import BodyFacts
     from headway.transport.desk import Desk
+    from headway.transport.form import Form, FormBody
     from headway.transport.home import Place
     from headway.transport.ports import CallHost
     from headway.transport.surfaces import Surface
@@ -45,6 +47,8 @@ class Intake(NamedTuple):
     body: bytes
     body_facts: BodyFacts
     facts: CallFacts
+    form: Form | None = None
+    """The body, where it is a multipart form; `body` is empty then."""
 
 
 class Flight:
@@ -59,6 +63,7 @@ class Flight:
         "clock",
         "desk",
         "facts",
+        "form",
         "host",
         "is_delegated",
         "is_observed",
@@ -82,6 +87,7 @@ class Flight:
         self.place = intake.place
         self.body = intake.body
         self.body_facts = intake.body_facts
+        self.form = intake.form
         self.facts = intake.facts
         self.record = record
         self.call = call
@@ -138,17 +144,8 @@ class Flight:
             self.request.extensions = extensions
             trial.request = self.request
             return self.request
-        body = bodies.rewrite(
-            self.body,
-            self.body_facts,
-            model=None if is_same else attempt.model,
-            include_usage=trial.injected,
-            drop=endpoint.params_drop,
-            rename=endpoint.params_rename or None,
-            set_=endpoint.params_set or None,
-        )
         shot = Shot(
-            body=None if body is self.body else body,
+            body=self._rewritten(trial, None if is_same else attempt.model),
             secret=secret,
             extra_headers=extra_headers,
             plain_encoding=self.facts.stream,
@@ -158,6 +155,27 @@ class Flight:
             self.request, target, self.place, attempt.model, shot, extensions
         )
         return trial.request
+
+    def _rewritten(self, trial: Trial, model: str | None) -> bytes | FormBody | None:
+        """The body for an endpoint; None: as it is."""
+        endpoint = trial.endpoint
+        if self.form is not None:
+            return self.form.rewritten(
+                model=model,
+                drop=endpoint.params_drop,
+                rename=endpoint.params_rename,
+                set_=endpoint.params_set,
+            )
+        body = bodies.rewrite(
+            self.body,
+            self.body_facts,
+            model=model,
+            include_usage=trial.injected,
+            drop=endpoint.params_drop,
+            rename=endpoint.params_rename or None,
+            set_=endpoint.params_set or None,
+        )
+        return None if body is self.body else body
 
     def had_stale(self, trial: Trial) -> bool:
         """Whether an earlier attempt's connection to the same place was taken for a stale one."""
@@ -178,7 +196,7 @@ class Flight:
             and not facts.stream_options
             and self.facts.surface in INJECTABLE
             and endpoint.id not in self.desk.mute
-            and self.record.wants_usage
+            and (self.record.wants_usage or self.call.route.shares)
         )
 
     @property
@@ -195,6 +213,7 @@ class Flight:
             and facts.repeatable
             and facts.pinned_to is None
             and not facts.delegated
+            and (self.form is None or self.form.is_shareable)
         )
 
     def is_settled_by(self, trial: Trial) -> bool:
@@ -227,6 +246,12 @@ class Flight:
         return own or Endpoint(id="default", base_url=self.desk.home.base_url)
 
     # -- what attempts teach this side
+
+    def settled(self, outcome: Outcome) -> Outcome:
+        """What the call is told: a body that can't be had again ends it."""
+        if self.form is None or not self.form.is_spent:
+            return outcome
+        return outcome._replace(should_retry=False, free_retry=False)
 
     def learned(self, trial: Trial, outcome: Outcome, body: bytes) -> Outcome:
         """An endpoint that refuses `stream_options` isn't asked again; the call goes on at once."""
@@ -280,7 +305,7 @@ class Flight:
 
     def _leave_to_sdk(self, trial: Trial) -> None:
         """The call is over, unless the SDK sends it again: which it does not say."""
-        if not (self._is_granted and _is_retried_by_sdk(trial)):
+        if not (self._is_granted and is_retried_by_sdk(trial)):
             self.record.release()
             return
         sent = sends_before(self.request)
@@ -358,24 +383,6 @@ class Flight:
         self.watcher.cancel(self.clock())
         if not self._is_left:
             self.record.release()
-
-
-def sends_before(request: httpx2.Request) -> int:
-    """How often the SDK says that it has sent a request before."""
-    count = request.headers.get("x-stainless-retry-count", "")
-    return int(count) if count.isdecimal() else 0
-
-
-def _is_retried_by_sdk(trial: Trial) -> bool:
-    """Whether the SDK sends a request again that came to this, if it has attempts left."""
-    if trial.error is not None:
-        return True
-    response = trial.response
-    assert response is not None
-    told = trial.headers.get("x-should-retry")
-    if told in ("true", "false"):
-        return told == "true" and response.status_code >= 400
-    return response.status_code in (408, 409, 429) or response.status_code >= 500
 
 
 _STAMPED_PLAIN = frozenset(

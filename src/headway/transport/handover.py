@@ -6,6 +6,7 @@ had been given by then, and never repaired behind its back.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from headway.core.model import OK, FailureClass
@@ -22,19 +23,20 @@ Step = tuple[bytes, BaseException | None]
 class Handover:
     """The rules by which a watched stream goes on and ends. One per response handed over."""
 
-    __slots__ = ("_feed", "_is_bounded", "_is_observed", "_observer", "_surface", "limits", "trial")
+    __slots__ = ("_feed", "_is_observed", "_observer", "_surface", "limits", "quick", "trial")
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
         self.limits = trial.limits
-        self._is_bounded = trial.limits.is_bounded
         self._observer = trial.observer
         self._feed = trial.feed if trial.observer is not None else bytes
+        self.quick: Callable[[bytes], bytes] = trial.quick
+        """What goes on of a piece that is plain content; empty: `passed` has to take it."""
         self._is_observed = trial.flight.is_observed
         self._surface = trial.flight.facts.surface
 
     def passed(self, chunk: bytes) -> Step:
-        """A piece came."""
+        """A piece came that isn't plain content."""
         observer, trial = self._observer, self.trial
         if observer is None:
             self.limits.progressed()
@@ -42,10 +44,11 @@ class Handover:
         before = observer.content_events
         out = self._feed(chunk)
         if observer.content_events != before:
-            if self._is_bounded:
-                self.limits.progressed()
-            if not before and trial.transparent:
-                trial.flight.watcher.on_first_token(trial.attempt, trial.flight.clock())
+            self.limits.progressed()
+            if not before:
+                self.quick = trial.quick
+                if trial.transparent:
+                    trial.flight.watcher.on_first_token(trial.attempt, trial.flight.clock())
         if observer.done:
             self.limits.drain()
         if self._is_observed:
@@ -53,10 +56,12 @@ class Handover:
         if observer.error is None or trial.finished:
             return out, None
         # The server reported an error inside the stream. Applications of the Responses API read of
-        # failure in events, so those are handed on; so is everything that is merely watched.
+        # failure in events, so those are handed on, unless what came is none: that would only break
+        # the SDK's decoder. So is everything that is merely watched.
         notes.stream(trial, observer)
         trial.report(observer.error)
-        if trial.transparent or self._surface == "responses":
+        is_readable = observer.error.error_type != "malformed_event"
+        if trial.transparent or (self._surface == "responses" and is_readable):
             return out + observer.error_event, None
         return out, interruption(trial, None, observer.error)
 
@@ -86,7 +91,7 @@ class Handover:
         if observer is not None:
             notes.stream(trial, observer)
         trial.report(outcome)
-        return exc if trial.transparent else interruption(trial, exc, outcome)
+        return trial.native(exc) if trial.transparent else interruption(trial, exc, outcome)
 
     @property
     def wants_drain(self) -> bool:

@@ -2,10 +2,12 @@
 
 An http timeout limits one read of a socket, so a server that drips bytes outlasts any. `Limits`
 turns the instants of an attempt (total deadline, first token by, longest silence between content)
-into the timeout of the very next wait, in two places that are the same for threads and event loops:
+into the timeout of the very next wait, in three places:
 
 - the `timeout` extension of the request is a `Timeouts`, asked anew for each phase of the send;
-- while a body is read over HTTP/1.1, the connection's `read` is given the time left.
+- while a body is read over HTTP/1.1, the connection's `read` is given the time left;
+- within a phase, where a head drips in or a body is taken in sips, a timer of the event loop bounds
+  the whole, and for threads the connection itself asks again before each wait (see `network`).
 
 Only content is progress: keep-alives don't reset the idle clock. While the application holds a
 chunk and reads nothing, the clock stands still.
@@ -39,6 +41,7 @@ class Limits:
         "has_connected",
         "idle_s",
         "is_bounded",
+        "is_fresh",
         "progress_at",
     )
 
@@ -53,7 +56,10 @@ class Limits:
         """A connection was made for it: httpcore asks for that phase's timeout then, and only then.
         Told where the request carries `Timeouts`."""
         self.progress_at: float | None = None
-        """When content last came; None before the first."""
+        """Since when content is awaited; None before the first."""
+        self.is_fresh = False
+        """Content has come since: the silence begins with the next wait. A flag, and no instant,
+        because it is set for each token, and most clocks cost more than the token does."""
         self.drain_by: float | None = None
         self._left_at: float | None = None
 
@@ -62,6 +68,9 @@ class Limits:
         """The instant at which the present wait is over."""
         if self.drain_by is not None:
             return self.drain_by
+        if self.is_fresh:
+            self.is_fresh = False
+            self.progress_at = self._clock()
         if self.progress_at is None:
             return min(self.deadline_at, self.first_token_by)
         return min(self.deadline_at, self.progress_at + self.idle_s)
@@ -72,16 +81,22 @@ class Limits:
         return None if until == INFINITY else max(until - self._clock(), SHORTEST_WAIT_S)
 
     def shorter(self, timeout: float | None) -> float | None:
-        """The lesser of a caller's own timeout and what is left."""
-        left = self.left_s()
-        if left is None or (timeout is not None and timeout < left):
-            return timeout
-        return left
+        """The lesser of a caller's own timeout and what is left. TimeoutError: nothing is left,
+        and a wait that could end at once, for a server that floods, must not even begin."""
+        until = self.until
+        return timeout if until == INFINITY else self._within(until, timeout)
+
+    def _within(self, until: float, timeout: float | None) -> float:
+        left = until - self._clock()
+        if left <= 0:
+            raise TimeoutError("no time left for this attempt")
+        left = max(left, SHORTEST_WAIT_S)
+        return timeout if timeout is not None and timeout < left else left
 
     def exceeded(self) -> str | None:
         """What has run out: "deadline", "first_token", "idle" or "drain"; None: nothing of ours."""
-        now = self._clock()
-        if now < self.until:
+        until, now = self.until, self._clock()
+        if now < until:
             return None
         if self.drain_by is not None:
             return "drain"
@@ -91,8 +106,7 @@ class Limits:
 
     def progressed(self) -> None:
         """Content came."""
-        if self.is_bounded:
-            self.progress_at = self._clock()
+        self.is_fresh = True
 
     def drain(self) -> None:
         """Nothing of interest follows: wait for the end only this long."""
@@ -101,7 +115,7 @@ class Limits:
 
     def handed_over(self) -> None:
         """The application has a chunk, and isn't reading."""
-        if self.is_bounded:
+        if self.is_bounded and not self.is_fresh:
             self._left_at = self._clock()
 
     def resumed(self) -> None:
@@ -110,6 +124,32 @@ class Limits:
             if self.progress_at is not None:
                 self.progress_at += self._clock() - self._left_at
             self._left_at = None
+
+
+class Remaining(float):
+    """A timeout as the http library asks for it once for many waits in a row, which knows what is
+    left when each of them begins."""
+
+    __slots__ = ("_limits", "user")
+
+    _limits: Limits
+    user: float | None
+    """The caller's own timeout for one wait."""
+
+    @classmethod
+    def of(cls, limits: Limits, user: float | None) -> Remaining | float | None:
+        """What limits a wait that begins now, and those after it."""
+        until = limits.until
+        if until == INFINITY:
+            return user
+        made = cls(limits._within(until, user))
+        made._limits = limits
+        made.user = user
+        return made
+
+    def now(self) -> float | None:
+        """What limits a wait that begins now."""
+        return self._limits.shorter(self.user)
 
 
 class Timeouts(dict[str, float | None]):
@@ -123,12 +163,11 @@ class Timeouts(dict[str, float | None]):
         """The timeout of a phase that begins now."""
         if phase == "connect":
             self._limits.has_connected = True
-        return self._limits.shorter(super().get(phase, default))
+        return Remaining.of(self._limits, super().get(phase, default))
 
     def __getitem__(self, phase: str) -> float | None:
-        if phase == "connect":
-            self._limits.has_connected = True
-        return self._limits.shorter(super().__getitem__(phase))
+        timeout: float | None = self.get(phase)
+        return timeout
 
 
 def limit_reads(response: httpx2.Response, limits: Limits) -> Callable[[], None] | None:
@@ -145,7 +184,9 @@ def limit_reads(response: httpx2.Response, limits: Limits) -> Callable[[], None]
         return None
 
     def bounded(max_bytes: int, timeout: float | None = None) -> Any:
-        return read(max_bytes, limits.shorter(timeout))
+        # What the library asked for when the body began is what was left then.
+        user = timeout.user if type(timeout) is Remaining else timeout
+        return read(max_bytes, limits.shorter(user))
 
     try:
         stream.read = bounded

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def server(trial: Trial) -> None:
     """Where the attempt went; and that there is a connection there which may be used again."""
     scheme, host, port = trial.origin
-    trial.flight.desk.answered(trial.origin)
+    trial.flight.desk.answered(trial.origin, trial.flight.clock())
     trial.record.server_address = host
     trial.record.server_port = port or (443 if scheme == "https" else 80)
 
@@ -43,17 +43,12 @@ def stream(trial: Trial, observer: StreamObserver) -> None:
     record.finish_reasons = list(observer.finish_reasons)
     record.content_chunks = observer.content_events
     if observer.response_id is not None and trial.flight.surface.creates:
-        _pin(trial, (observer.response_id,))
+        _pin(trial, (observer.response_id, *observer.objects))
 
 
 def _pin(trial: Trial, ids: tuple[str, ...]) -> None:
-    # The client's own endpoint is where unknown objects are looked for: no need to remember those.
-    if (
-        ids
-        and not trial.flight.is_observed
-        and trial.endpoint.id != trial.flight.desk.own_endpoint()
-    ):
-        trial.flight.host.pins.record(ids, trial.endpoint.id)
+    if ids and not trial.flight.is_observed:
+        trial.flight.desk.remember(ids, trial.endpoint.id)
 
 
 def with_tokens(outcome: Outcome, usage: Usage | None, status: int | None) -> Outcome:

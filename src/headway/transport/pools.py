@@ -13,6 +13,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headway.transport.family import unshared
+from headway.transport.network import bound
 
 if TYPE_CHECKING:
     import httpx2
@@ -23,11 +24,13 @@ HttpT = TypeVar("HttpT")
 class Pools(Generic[HttpT]):
     """The transports under one wrapped client."""
 
-    __slots__ = ("_by_loop", "_copies", "_first_loop", "_http", "_pid")
+    __slots__ = ("_bound", "_by_loop", "_copies", "_first_loop", "_http", "_pid")
 
     def __init__(self, http: HttpT) -> None:
         self._http: Any = http
         self._pid = os.getpid()
+        self._bound: Any = None
+        """The transport last used, whose connections keep their time."""
         self._first_loop: weakref.ref[Any] | None = None
         self._copies: dict[int, Any] = {}
         """In a forked child: the user's transport (by identity) -> its stand-in."""
@@ -49,6 +52,9 @@ class Pools(Generic[HttpT]):
     def sync(self, url: httpx2.URL) -> Any:
         """The transport for a URL, in this process."""
         transport = self._http._transport_for_url(url)
+        if transport is not self._bound:
+            bound(transport)
+            self._bound = transport
         if os.getpid() == self._pid:
             return transport
         return self._stand_in(self._copies, transport)

@@ -1,3 +1,4 @@
+# long: one pass over a stream, to be read in one sitting
 """One streamed reply, watched and cleaned in a single pass.
 
     bytes as they come ──▶ whole events ──▶ template hit?  ──yes──▶ content: count it, pass it on
@@ -18,6 +19,7 @@ from collections.abc import Mapping
 from headway.core.model import FailureClass, Outcome, Usage
 from headway.quirks import classify_body, load_object, usage_from_body
 from headway.quirks.usage import as_object
+from headway.transport.pins import IDS_PER_REPLY_MAX
 from headway.transport.sse_events import EventFacts, Partial, read_event
 from headway.transport.sse_lines import BLANK, BOM, EOL, decoded, fields
 from headway.transport.sse_template import Template, learn
@@ -54,11 +56,6 @@ class StreamObserver:
     """
 
     def __init__(self, surface: str = "chat", *, hide_usage: bool = False) -> None:
-        self.content_events = 0
-        """Events that brought content (text, tool call, reasoning, refusal, audio). Its first step
-        is the first token, each further one progress; pings and role chunks do not count."""
-        self.events = 0
-        """Events that had data, of whatever kind."""
         self.error: Outcome | None = None
         self.error_message: str | None = None
         self.error_event = b""
@@ -67,6 +64,8 @@ class StreamObserver:
         self.usage: Usage | None = None
         """The last complete one told; never a sum."""
         self.response_id: str | None = None
+        self.objects: tuple[str, ...] = ()
+        """Ids of what the answer made, at most 128 and once more at its end."""
         self.model: str | None = None
         self.service_tier: str | None = None
         self._surface = surface
@@ -79,6 +78,10 @@ class StreamObserver:
         """The template to try first when nothing is held over from the last chunk."""
         self._learned = 0
         self._hits = 0
+        """Events that a template recognised. They are content, and counted nowhere else."""
+        self._parsed = 0
+        """Other events that had data."""
+        self._parsed_content = 0
         self._pending = b""
         self._scan = 0
         self._has_cr = False
@@ -90,6 +93,17 @@ class StreamObserver:
         self._huge_tail = b""
 
     # ------------------------------------------------------------------ results
+
+    @property
+    def content_events(self) -> int:
+        """Events that brought content (text, tool call, reasoning, refusal, audio). Its first step
+        is the first token, each further one progress; pings and role chunks do not count."""
+        return self._hits + self._parsed_content
+
+    @property
+    def events(self) -> int:
+        """Events that had data, of whatever kind."""
+        return self._hits + self._parsed
 
     @property
     def saw_content(self) -> bool:
@@ -147,17 +161,52 @@ class StreamObserver:
 
     def feed(self, chunk: bytes) -> bytes:
         """Take the next bytes of the (decoded) body; return what the caller may see of them now."""
+        return self.quick(chunk) or self.look(chunk)
+
+    def quick(self, chunk: bytes) -> bytes:
+        """What goes on of a chunk that is ordinary content and nothing else. Empty: it isn't, and
+        it has to be looked at.
+
+        This runs once per token of every stream: one frame, a few comparisons, no parsing.
+        """
         template = self._quick
-        if template is None or template.match(chunk, 0) != len(chunk):
-            return self._feed(chunk)
-        # The usual case: one whole content chunk. Kept inline: it happens once per token.
-        self.content_events += 1
-        self.events += 1
+        if template is None:
+            return b""
+        if template.is_quick:
+            text = template.content_of(chunk)
+            if text:
+                self._hits += 1
+                sink = template.sink
+                if sink is not None:
+                    partial = self._partial
+                    room = partial.room - len(text)
+                    if room >= 0:
+                        partial.room = room
+                        sink += text
+                    else:
+                        partial.room = 0
+                if not template.cut_size:
+                    return chunk
+                template.end = len(template.begun) + len(text)
+                return template.without_usage(chunk, 0, len(chunk))
+        end = template.match(chunk, 0)
+        if end != len(chunk):
+            return b""
+        self._hit(template, chunk)
+        return template.without_usage(chunk, 0, end) if template.cut_size else chunk
+
+    def _hit(self, template: Template, buf: bytes) -> None:
+        """A template recognised an event of `buf`."""
         self._hits += 1
         sink = template.sink
-        if sink is not None and self._partial.room:
-            self._keep(sink, template.text)
-        return template.without_usage(chunk) if template.cut_size else chunk
+        if sink is not None:
+            partial = self._partial
+            room = partial.room - (template.end - template.start)
+            if room >= 0:
+                partial.room = room
+                sink += buf[template.start : template.end]
+            else:
+                partial.room = 0
 
     def finish(self) -> bytes:
         """The body ended: what was held back (an event that lacks its blank line), as it came.
@@ -188,15 +237,8 @@ class StreamObserver:
                 self._fail(hidden, "HTML instead of an event stream", held)
         return held
 
-    def _keep(self, sink: bytearray, text: bytes) -> None:
-        room = self._partial.room - len(text)
-        if room < 0:
-            self._partial.room = 0
-            return
-        self._partial.room = room
-        sink += text
-
-    def _feed(self, chunk: bytes) -> bytes:
+    def look(self, chunk: bytes) -> bytes:
+        """Take a chunk that `quick` made nothing of."""
         self._quick = None
         if self.error is not None:
             return b""
@@ -216,26 +258,15 @@ class StreamObserver:
             self._has_cr = True
             self._scan = 0
         buf = self._pending + chunk if self._pending else chunk
-        scan, self._scan = self._scan, 0
-        pos = 0
-        while True:
-            end = self._boundary(buf, pos, max(pos, scan))
-            if end < 0:
-                break
-            if end == len(buf) and buf[-1] == 13:
-                self._skip_lf = True
-            shown = self._event(buf[pos:end])
-            if shown is None:
-                return b"".join(out)
-            self._last_dropped = not shown
-            out.append(shown)
-            pos = end
-        rest = buf[pos:]
+        pos = self._events(buf, out)
+        if pos is None:
+            return b"".join(out)
+        rest = buf[pos:] if pos else buf
         self._pending = b""
         if len(rest) > EVENT_BYTES_MAX:
             self._huge_head = rest[:4096]
             self._huge_tail = rest[-HUGE_TAIL_BYTES:]
-            self.content_events += 1
+            self._parsed_content += 1
             out.append(rest)
         else:
             self._pending = rest
@@ -243,6 +274,34 @@ class StreamObserver:
             if not rest and not self._skip_lf and not self.done and self._templates:
                 self._quick = self._templates[0]
         return out[0] if len(out) == 1 else b"".join(out)
+
+    def _events(self, buf: bytes, out: list[bytes]) -> int | None:
+        """Observe the complete events in `buf`, and put what is seen of them `out`. Where the rest
+        begins; None: an error ended it."""
+        scan, self._scan = self._scan, 0
+        pos = 0
+        while True:
+            if self._templates and not (self._has_cr or self.done):
+                template = self._templates[0]
+                end = template.match(buf, pos)
+                if end > 0:
+                    self._hit(template, buf)
+                    cut = template.cut_size
+                    out.append(template.without_usage(buf, pos, end) if cut else buf[pos:end])
+                    self._last_dropped = False
+                    pos = end
+                    continue
+            end = self._boundary(buf, pos, max(pos, scan))
+            if end < 0:
+                return pos
+            if end == len(buf) and buf[-1] == 13:
+                self._skip_lf = True
+            shown = self._event(buf[pos:end])
+            if shown is None:
+                return None
+            self._last_dropped = not shown
+            out.append(shown)
+            pos = end
 
     def _boundary(self, buf: bytes, pos: int, scan: int) -> int:
         """Where the event (or lone blank line) that starts at `pos` ends; -1: not yet here."""
@@ -267,12 +326,12 @@ class StreamObserver:
         self._skip_lf = end == len(buf) and buf[-1] == 13
         self._last_dropped = False
         self._end_huge(buf[:end])
-        return chunk[: end - known] + self._feed(chunk[end - known :])
+        return chunk[: end - known] + self.look(chunk[end - known :])
 
     def _end_huge(self, tail: bytes) -> None:
         """An event too large to parse is over: what its two ends tell."""
         head, self._huge_head, self._huge_tail = self._huge_head or b"", None, b""
-        self.events += 1
+        self._parsed += 1
         if (end := _HUGE_END.search(head)) is not None:
             self._finish[0] = end[1].decode()
             self.done = True
@@ -286,26 +345,22 @@ class StreamObserver:
             return raw
         for template in self._templates:
             if template.match(raw, 0) == len(raw):
-                self.content_events += 1
-                self.events += 1
-                self._hits += 1
-                if template.sink is not None and self._partial.room:
-                    self._keep(template.sink, template.text)
+                self._hit(template, raw)
                 if template is not self._templates[0]:
                     self._templates.remove(template)
                     self._templates.insert(0, template)
-                return template.without_usage(raw) if template.cut_size else raw
+                return template.without_usage(raw, 0, len(raw)) if template.cut_size else raw
         if self._first:
             self._first = False
             raw = raw.removeprefix(BOM)
         name, data, has_id, dispatches = fields(raw)
         if has_id is not None:
             self._sticky_id = has_id
-        if not data.strip():
+        if not data.strip(_BLANK):
             # The SDK dispatches an event as soon as any field was ever set (an id stays set), and
             # then parses its empty data as JSON.
             return b"" if dispatches or self._sticky_id else raw
-        self.events += 1
+        self._parsed += 1
         if data.startswith("[DONE]"):
             self.done = True
             return raw
@@ -328,7 +383,7 @@ class StreamObserver:
 
     def _take(self, facts: EventFacts) -> None:
         if facts.content and not (facts.end and self.content_events):
-            self.content_events += 1
+            self._parsed_content += 1
         self._open.update(facts.opened)
         for index, reason in facts.finish:
             self._finish[index] = reason
@@ -337,6 +392,8 @@ class StreamObserver:
             self.done = True
         self._take_usage(facts.usage)
         self.response_id = self.response_id or facts.response_id
+        if facts.objects and len(self.objects) < IDS_PER_REPLY_MAX:
+            self.objects += facts.objects
         self.model = self.model or facts.model
         if facts.service_tier is not None and (self.service_tier is None or facts.end):
             # A Responses stream starts with the tier asked for and ends with the one given.
@@ -385,5 +442,7 @@ class StreamObserver:
         return raw
 
 
+_BLANK = " \t\n"
+"""All that is no data. JSON knows no other white space, `str.strip` a lot."""
 _MALFORMED = Outcome(FailureClass.INCOMPLETE_STREAM, status=200, error_type="malformed_event")
 _WITH_END = frozenset({"chat", "completions", "responses"})

@@ -13,6 +13,7 @@ from typing import cast
 from headway.core.model import Outcome, Usage
 from headway.quirks import classify_error, extract_usage
 from headway.quirks.usage import as_object
+from headway.transport.pins import ids_in
 
 PARTIAL_BYTES_MAX = 256 * 1024
 """What is kept of an answer for `StreamInterrupted.partial`, text and tool arguments together."""
@@ -70,6 +71,8 @@ class EventFacts:
     usage_only: bool = False
     """No choices, and a usage: the chunk that `include_usage` asks for."""
     response_id: str | None = None
+    objects: tuple[str, ...] = ()
+    """Ids of what the answer made: items, containers, the conversation it belongs to."""
     model: str | None = None
     service_tier: str | None = None
 
@@ -219,6 +222,8 @@ def _read_typed(kind: str, obj: Mapping[str, object], partial: Partial, facts: E
             if call is not None:
                 call.id = _text(item.get("call_id")) or _text(item.get("id")) or ""
                 call.name = _text(item.get("name")) or ""
+    elif kind == "response.output_item.done":
+        facts.objects = ids_in(obj.get("item"))
     elif kind == "response.failed":
         error = None if response is None else response.get("error")
         facts.error = classify_error(error or {"message": "response failed"})
@@ -228,6 +233,7 @@ def _read_typed(kind: str, obj: Mapping[str, object], partial: Partial, facts: E
         detail = as_object((response or {}).get("incomplete_details")) or {}
         facts.finish = ((0, _text(detail.get("reason")) or RESPONSES_END[kind]),)
         facts.end = True
+        facts.objects = ids_in(response)
         facts.content = bool((response or {}).get("output"))
         facts.usage = extract_usage(obj)
         leaves.append(("", "", None))

@@ -10,22 +10,45 @@ usage and no end. What does not match is parsed.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 STRING, NUMBER, CONTENT = 0, 1, 2
 
 _HOLES = re.compile(rb'"(?:(created|sequence_number)"\s*:\s*[0-9]+|(obfuscation)"\s*:\s*")')
-_DIGITS = re.compile(rb"[0-9]+")
 _NUMBER_AT_END = re.compile(rb"[0-9]+$")
-_CLEAN = re.compile(rb'(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*')
+_PLAIN = rb'[^"\\\x00-\x1f\x80-\xff]*+'
+_VALID = (
+    _PLAIN
+    + rb'(?:(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})'
+    + rb"|[\xc2-\xdf][\x80-\xbf]"
+    + rb"|\xe0[\xa0-\xbf][\x80-\xbf]"
+    + rb"|[\xe1-\xec\xee\xef][\x80-\xbf]{2}"
+    + rb"|\xed[\x80-\x9f][\x80-\xbf]"
+    + rb"|\xf0[\x90-\xbf][\x80-\xbf]{2}"
+    + rb"|[\xf1-\xf3][\x80-\xbf]{3}"
+    + rb"|\xf4[\x80-\x8f][\x80-\xbf]{2})"
+    + _PLAIN
+    + rb")*+"
+)
+_STRING = re.compile(_VALID + b'"').match
+_TEXT = re.compile(_VALID).fullmatch
+"""The contents of a JSON string (with its closing quote, alone): escapes as JSON has them, and
+valid UTF-8."""
 _USAGE_NULL = re.compile(rb',\s*"usage"\s*:\s*null')
 
 EVENT_BYTES_MAX = 16 * 1024
 """Larger chunks carry images or audio, and are rare."""
 
 
-Hole = tuple[bytes, int, int]
-"""(literal before it, the literal's length, kind)."""
+Filling = Callable[[bytes, int], re.Match[bytes] | None]
+Hole = tuple[bytes, Filling]
+"""(literal before it, what fits in it)."""
+_FILLINGS: dict[int, Filling] = {
+    STRING: re.compile(rb'[A-Za-z0-9]*+(?=")').match,
+    NUMBER: re.compile(rb"[0-9]++").match,
+    CONTENT: _STRING,
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -33,18 +56,21 @@ class Template:
     """The fixed parts of a content chunk, and the kind of the hole after each."""
 
     begun: bytes
-    """All before the content, as it stood in the chunk learned from: a stream's `created` seldom
-    changes, so this mostly saves looking at the holes."""
-    begun_size: int
+    """All before the content, as it last stood: a stream's `created` seldom changes, so this mostly
+    saves looking at the holes. Where each event has a number, all before that."""
     before: tuple[Hole, ...]
     """Holes before the content."""
     head: bytes
     """The literal before the content."""
-    head_size: int
     after: tuple[Hole, ...]
     """Holes after the content; the first literal begins with the content's closing quote."""
     tail: bytes
-    tail_size: int
+    is_quick: bool
+    """It has one hole at most on either side: see `content_of`."""
+    is_numbered: bool
+    """Each event has another number."""
+    fits: Callable[[bytes], bool] | None
+    """What the hole after the content holds, if there is one."""
     cut: int
     """Where the `"usage":null` to be hidden stands: from the content's end, or, negative, from the
     event's."""
@@ -52,47 +78,67 @@ class Template:
     """0: nothing to hide."""
     sink: bytearray | None
     """Where the content belongs in the partial answer, as JSON string text; None: nowhere."""
+    start: int = 0
     end: int = 0
-    """Where the content ends, after a match."""
-    text: bytes = b""
-    """The content, after a match."""
+    """Where the content stands, after a match."""
+
+    def content_of(self, chunk: bytes) -> bytes:
+        """The content, if `chunk` is one such event and nothing else; nothing if it may not be.
+
+        The usual case of `match`, from both ends. Each step is one call into C.
+        """
+        if not (chunk.startswith(self.begun) and chunk.endswith(self.tail)):
+            return b""
+        text = chunk[len(self.begun) : -len(self.tail)]
+        if self.is_numbered:
+            number, _, text = text.partition(self.head)
+            if not number.isdigit():
+                return b""
+        if self.fits is not None:
+            text, _, filling = text.partition(self.after[0][0])
+            if not self.fits(filling):
+                return b""
+        # Nearly every token is a word with a space before it.
+        return text if text.strip(b" ").isalnum() or _TEXT(text) else b""
 
     def match(self, buf: bytes, pos: int) -> int:
         """The end of the event that stands at `pos` of `buf`, or -1 if it has another shape."""
-        if buf.startswith(self.begun, pos):
-            pos += self.begun_size
+        began = pos
+        if not self.is_numbered and buf.startswith(self.begun, pos):
+            pos += len(self.begun)
         else:
-            for literal, size, kind in self.before:
+            for literal, filling in self.before:
                 if not buf.startswith(literal, pos):
                     return -1
-                pos = _hole_end(buf, pos + size, kind)
-                if pos < 0:
+                filled = filling(buf, pos + len(literal))
+                if filled is None:
                     return -1
+                pos = filled.end()
             if not buf.startswith(self.head, pos):
                 return -1
-            pos += self.head_size
-        end = buf.find(b'"', pos)
-        text = buf[pos:end]
-        # Nearly every token is a word with a space before it; anything else goes by pattern.
-        if not text.strip(b" ").isalnum():
-            end = _string_end(buf, pos)
-            if end <= pos:
-                return -1
-            text = buf[pos:end]
-        self.text = text
-        self.end = pos = end
-        for literal, size, kind in self.after:
+            pos += len(self.head)
+            if not self.is_numbered:
+                self.begun = buf[began:pos]
+        string = _STRING(buf, pos)
+        if string is None:
+            return -1
+        self.start = pos
+        self.end = pos = string.end() - 1
+        if pos == self.start:
+            return -1
+        for literal, filling in self.after:
             if not buf.startswith(literal, pos):
                 return -1
-            pos = _hole_end(buf, pos + size, kind)
-            if pos < 0:
+            filled = filling(buf, pos + len(literal))
+            if filled is None:
                 return -1
-        return pos + self.tail_size if buf.startswith(self.tail, pos) else -1
+            pos = filled.end()
+        return pos + len(self.tail) if buf.startswith(self.tail, pos) else -1
 
-    def without_usage(self, event: bytes) -> bytes:
-        """`event`, which was just matched whole, less its `"usage":null`."""
-        cut = self.end + self.cut if self.cut >= 0 else len(event) + self.cut
-        return event[:cut] + event[cut + self.cut_size :]
+    def without_usage(self, buf: bytes, start: int, end: int) -> bytes:
+        """The event at `buf[start:end]`, which was just matched, less its `"usage":null`."""
+        cut = self.end + self.cut if self.cut >= 0 else end + self.cut
+        return buf[start:cut] + buf[cut + self.cut_size : end]
 
 
 def learn(event: bytes, leaf: str, *, sink: bytearray | None, hide_usage: bool) -> Template | None:
@@ -116,9 +162,9 @@ def learn(event: bytes, leaf: str, *, sink: bytearray | None, hide_usage: bool) 
             return None
         if kind == CONTENT:
             content_at = index
-        holes.append((event[pos:start], start - pos, kind))
+        holes.append((event[pos:start], _FILLINGS[kind]))
         pos = end
-    literals = [*(literal for literal, _, _ in holes), event[pos:]]
+    literals = [*(literal for literal, _ in holes), event[pos:]]
     cut = cut_size = 0
     if hide_usage and (members := list(_USAGE_NULL.finditer(event))):
         content_end = spans[content_at][1]
@@ -133,17 +179,20 @@ def learn(event: bytes, leaf: str, *, sink: bytearray | None, hide_usage: bool) 
         else:
             return None
         cut_size = end - start
-    head = literals[content_at]
-    begun = event[: spans[content_at][0]]
+    before, after = holes[:content_at], holes[content_at + 1 :]
+    is_numbered = b"sequence_number" in b"".join(literals[:content_at])
+    fits: Callable[[bytes], bool] | None = None
+    if after:
+        fits = bytes.isdigit if spans[-1][2] == NUMBER else bytes.isalnum
     return Template(
-        begun=begun,
-        begun_size=len(begun),
-        before=tuple(holes[:content_at]),
-        head=head,
-        head_size=len(head),
-        after=tuple(holes[content_at + 1 :]),
+        begun=literals[0] if is_numbered else event[: spans[content_at][0]],
+        before=tuple(before),
+        head=literals[content_at],
+        after=tuple(after),
         tail=literals[-1],
-        tail_size=len(literals[-1]),
+        is_quick=len(after) <= 1 and not (is_numbered and (len(before) > 1 or cut_size)),
+        is_numbered=is_numbered,
+        fits=fits,
         cut=cut,
         cut_size=cut_size,
         sink=sink,
@@ -170,26 +219,7 @@ def _spans(event: bytes, start: int) -> list[tuple[int, int, int]] | None:
     return sorted(spans)
 
 
-def _hole_end(buf: bytes, pos: int, kind: int) -> int:
-    """Where a counter or a padding text that begins at `pos` ends; -1: it is none."""
-    if kind == NUMBER:
-        digits = _DIGITS.match(buf, pos)
-        return -1 if digits is None else digits.end()
-    end = buf.find(b'"', pos)
-    return end if end == pos or buf[pos:end].isalnum() else -1
-
-
 def _string_end(buf: bytes, pos: int) -> int:
     """Where the JSON string whose contents begin at `pos` closes; -1: never, or it is not valid."""
-    clean = _CLEAN.match(buf, pos)
-    assert clean is not None  # it matches the empty text
-    end = clean.end()
-    if buf[end : end + 1] != b'"':
-        return -1
-    text = buf[pos:end]
-    if not text.isascii():
-        try:
-            text.decode()
-        except UnicodeDecodeError:
-            return -1
-    return end
+    string = _STRING(buf, pos)
+    return -1 if string is None else string.end() - 1

@@ -1,12 +1,14 @@
 """What a request is: a closed allow-list of what may be routed; everything else stays where it is.
 
-A request is *managed* when any endpoint of a route may answer it. It is *pinned* when it names an
-object that lives at one endpoint, or is of a kind we do not know: an unknown path is never routed.
+A request is *managed* when any endpoint of a route may answer it. It is *pinned* when it makes or
+names an object that lives at one endpoint, and *untouched* where it is none of our business: an
+unknown path is never routed.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
 from urllib.parse import unquote
 
 from headway.transport.body import BodyFacts
@@ -31,40 +33,45 @@ class Surface(NamedTuple):
     """Path suffix without query and Azure `/deployments/{name}`, e.g. "/chat/completions"."""
     repeatable: bool = True
     """False: running it twice could do harm beyond cost."""
-    json_body: bool = False
-    """The body is a JSON object with `model` in it: worth a `peek`."""
+    form: bool = False
+    """The body is a multipart form with `model` among its fields; else a JSON object."""
     creates: bool = False
     """The reply may name objects that later requests are bound to: `ids_in_response`."""
-    operation: str | None = None
-    """gen_ai.operation.name: chat | text_completion | embeddings; None where there is none."""
 
+    @property
+    def treatment(self) -> Treatment:
+        """What becomes of the request, as far as its path tells."""
+        if self.managed:
+            return "managed"
+        return "pinned" if self.pinned else "untouched"
+
+
+Treatment = Literal["managed", "pinned", "untouched"]
 
 _MANAGED: dict[str, Surface] = {
-    "/chat/completions": Surface("chat", True, json_body=True, operation="chat"),
-    "/completions": Surface("completions", True, json_body=True, operation="text_completion"),
-    "/embeddings": Surface("embeddings", True, json_body=True, operation="embeddings"),
-    "/moderations": Surface("moderations", True, json_body=True),
-    "/responses": Surface("responses", True, json_body=True, creates=True, operation="chat"),
-    "/images/generations": Surface("images", True, json_body=True),
-    "/audio/speech": Surface("audio", True, json_body=True),
+    "/chat/completions": Surface("chat", True),
+    "/completions": Surface("completions", True),
+    "/embeddings": Surface("embeddings", True),
+    "/moderations": Surface("moderations", True),
+    "/responses": Surface("responses", True, creates=True),
+    "/responses/input_tokens": Surface("input_tokens", True),
+    "/responses/compact": Surface("responses", True, creates=True),
+    "/images/generations": Surface("images", True),
+    "/images/edits": Surface("images", True, form=True),
+    "/images/variations": Surface("images", True, form=True),
+    "/audio/speech": Surface("audio", True),
+    "/audio/transcriptions": Surface("audio", True, form=True),
+    "/audio/translations": Surface("audio", True, form=True),
 }
 """POST requests that any endpoint may answer, unless the body says otherwise (`refine`)."""
 
-_ONE_ATTEMPT: dict[str, str] = {
-    "/images/edits": "images",
-    "/images/variations": "images",
-    "/audio/transcriptions": "audio",
-    "/audio/translations": "audio",
-    "/responses/input_tokens": "responses",
-    "/responses/compact": "responses",
+_VENDORS_OWN: dict[str, str] = {
     "/content_provenance_checks": "content_provenance_checks",
     "/fine_tuning/alpha/graders/run": "fine_tuning",
     "/fine_tuning/alpha/graders/validate": "fine_tuning",
     "/decisions": "decisions",
-    "/vector_stores/search": "vector_stores",
 }
-"""POST requests without an object of their own, sent once to the default endpoint: multipart bodies
-and vendor features."""
+"""POST requests without an object of their own that one vendor alone answers."""
 
 _COLLECTIONS: dict[str, tuple[str, str | None]] = {
     "/responses": ("responses", "response"),
@@ -107,16 +114,35 @@ _COLLECTIONS: dict[str, tuple[str, str | None]] = {
 """Where objects live: the path segment after the longest match is the object's id, of this kind.
 None: one account's administration, whose ids name nothing that calls are bound to."""
 
-_VERBS = frozenset({"runs", "edits", "extensions", "client_secrets", "sessions", "translations"})
+_VERBS = frozenset(
+    {"runs", "edits", "extensions", "client_secrets", "search", "sessions", "translations"}
+)
 """Segments that stand where an id could and are none."""
+
+_NAMES_NOTHING = frozenset({"realtime", "live", "admin", "models"})
+"""Replies whose ids are no objects that requests are bound to: a model's name is one anywhere."""
+
+_UNTOUCHED = frozenset({"realtime", "live", "admin"})
+"""Sessions whose secrets are bound to the host that gave them, and one account's administration."""
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 
-OTHER = Surface("other", managed=False, pinned=True, repeatable=False)
+OTHER = Surface("other", managed=False, repeatable=False)
 """A path that nobody declared: forwarded untouched, never repeated elsewhere."""
 
 
-def classify_request(method: str, path: str, content_type: str = "") -> Surface:
+def rows() -> Iterator[tuple[str, Surface]]:
+    """Every declared request (`POST /embeddings`, `/files...`) with what becomes of it."""
+    for path, surface in _MANAGED.items():
+        yield f"POST {path}", surface
+    for path in _COLLECTIONS:
+        yield f"{path}...", _pinned("POST", path)
+    for path, name in _VENDORS_OWN.items():
+        yield f"POST {path}", Surface(name, managed=False)
+    yield "anything else", OTHER
+
+
+def classify_request(method: str, path: str) -> Surface:
     """The surface of a request; `path` is what follows the client's base path, query or not."""
     path = path.partition("?")[0]
     if len(path) > 1 and path.endswith("/"):
@@ -125,14 +151,10 @@ def classify_request(method: str, path: str, content_type: str = "") -> Surface:
     if method == "POST":
         known = _MANAGED.get(path)
         if known is not None:
-            if content_type and not content_type.lower().startswith("application/json"):
-                return Surface(known.name, managed=False, pinned=True, path=path, repeatable=False)
             return known._replace(path=path, deployment=deployment)
-        name = _ONE_ATTEMPT.get(path)
+        name = _VENDORS_OWN.get(path)
         if name is not None:
-            return Surface(
-                name, managed=False, pinned=True, deployment=deployment, path=path, creates=True
-            )
+            return Surface(name, managed=False, path=path, repeatable=False)
     return _pinned(method, path)
 
 
@@ -141,7 +163,7 @@ def refine(surface: Surface, facts: BodyFacts) -> Surface:
     if not surface.managed:
         return surface
     if not facts.is_json:
-        return surface._replace(managed=False, pinned=True)
+        return surface._replace(managed=False)
     pinned = bool(facts.pin_ids)
     repeatable = not facts.server_tools
     creates = surface.creates
@@ -191,11 +213,11 @@ def _pinned(method: str, path: str) -> Surface:
         return Surface(
             name,
             managed=False,
-            pinned=True,
+            pinned=name not in _UNTOUCHED,
             pin_ids=(unquote(below[0]),) if has_id else (),
             pin_kind=kind if has_id else None,
             path=path,
             repeatable=idempotent,
-            creates=method == "POST" or (method == "GET" and not has_id),
+            creates=method in ("GET", "POST") and name not in _NAMES_NOTHING,
         )
     return OTHER._replace(path=path, repeatable=method in ("GET", "HEAD"))

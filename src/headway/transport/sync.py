@@ -16,8 +16,13 @@ from headway.transport.flight import Flight
 from headway.transport.hedged import fly_threads, threads_left
 from headway.transport.home import origin_of
 from headway.transport.keys import credential_refused, declared_credential
+from headway.transport.light import HELD_BYTES_MAX, Light, depart, replay
+from headway.transport.overheard import OverheardStream
 from headway.transport.pools import Pools
 from headway.transport.redirects import HOPS_MAX, REDIRECTS, onward
+from headway.transport.shared import Sharing
+from headway.transport.shared_drivers import share
+from headway.transport.shared_streams import SharedStream
 from headway.transport.trial import State, Trial
 from headway.transport.wake import sleep
 from headway.transport.watch import WatchedStream
@@ -43,6 +48,8 @@ class Transport:
         self._pools = Pools(http)
         collecting.watch()
         self._stream_class = byte_stream_class(WatchedStream, home.family.SyncByteStream)
+        self._sharing = Sharing("sync", byte_stream_class(SharedStream, home.family.SyncByteStream))
+        self._overheard_class = byte_stream_class(OverheardStream, home.family.SyncByteStream)
 
     @property
     def host(self) -> CallHost:
@@ -58,9 +65,14 @@ class Transport:
             return self._pass(request)
         if isinstance(arrival, Detour):
             return self._detour(arrival, request)
+        light = depart(self._desk, arrival)
+        if light is not None:
+            return self._carry(light, request)
         flight = self._desk.begin(arrival)
         if flight is None:
             return self._pass(request)
+        if flight.call.route.shares and not flight.is_observed:
+            return share(flight, self._sharing, self._fly)
         try:
             if flight.is_observed:
                 return self._observe(flight)
@@ -80,7 +92,16 @@ class Transport:
             response.close()
         return answer
 
+    def _heard(self, detour: Detour, response: httpx2.Response) -> httpx2.Response:
+        ear = self._desk.ear(detour, response)
+        if ear is not None:
+            overheard: Any = self._overheard_class(response.stream, ear)
+            response.stream = overheard
+        return response
+
     def _detour(self, detour: Detour, request: httpx2.Request) -> httpx2.Response:
+        if detour.endpoint is None:
+            return self._heard(detour, self._pass(request))
         try:
             secret = self._secret(detour.endpoint)
         except CredentialUnavailable as exc:
@@ -91,7 +112,7 @@ class Transport:
         answer = self._desk.returned(detour, response)
         if answer is not response:
             response.close()
-        return answer
+        return self._heard(detour, answer)
 
     def _follow(
         self,
@@ -151,19 +172,24 @@ class Transport:
     def _send(self, flight: Flight, trial: Trial, secret: tuple[str, str] | None) -> None:
         """One attempt, up to the point where the call can go on."""
         request = flight.outgoing(trial, secret)
-        response: httpx2.Response | None = None
-        chunks: Iterator[bytes] = iter(())
         try:
             with flight.record.sending(trial.attempt):
                 response = self._forward(request)
                 if response.status_code in REDIRECTS and not flight.is_observed:
                     response = self._follow(trial.endpoint, request, response, secret)
+        except Exception as exc:
+            if not trial.broke(exc):
+                raise
+        else:
+            self._receive(trial, response, _chunks(response))
+
+    def _receive(self, trial: Trial, response: httpx2.Response, chunks: Iterator[bytes]) -> None:
+        """Feed an attempt with its reply, up to the point where the call can go on."""
+        try:
             trial.arrived(response)
             if response.is_closed:
                 trial.swallow(response.content)
                 return
-            body: Any = response.stream
-            chunks = iter(body)
             if not trial.is_decided:
                 for chunk in chunks:
                     if trial.take(chunk):
@@ -174,8 +200,7 @@ class Transport:
             if not trial.broke(exc):
                 raise
         finally:
-            if response is not None:
-                self._dock(trial, response, chunks)
+            self._dock(trial, response, chunks)
 
     def _dock(self, trial: Trial, response: httpx2.Response, chunks: Any) -> None:
         """Give the response its body back, or close it."""
@@ -191,6 +216,94 @@ class Transport:
             source.close()
         if trial.state in (State.WHOLE, State.FAILED):
             response.stream = trial.flight.desk.home.family.ByteStream(trial.body())
+
+    # -- a light call (see `light`)
+
+    def _carry(self, light: Light, request: httpx2.Request) -> httpx2.Response:
+        """Send as it is, and make a flight of it if anything but the answer comes back."""
+        response: httpx2.Response | None = None
+        chunks: Iterator[bytes] = iter(())
+        held: list[bytes] = []
+        failure: Exception | None = None
+        try:
+            response = self._forward(request)
+            headers = light.is_plain(response)
+            chunks = _chunks(response)
+            if headers is not None:
+                size = 0
+                for chunk in chunks:
+                    held.append(chunk)
+                    size += len(chunk)
+                    if size > HELD_BYTES_MAX:
+                        break
+                else:
+                    body = b"".join(held)
+                    if light.is_answered(headers, body):
+                        source: Any = response.stream
+                        with contextlib.suppress(Exception):
+                            source.close()
+                        response.stream = self._desk.home.family.ByteStream(body)
+                        return response
+        except Exception as exc:  # noqa: BLE001 - judged in flight, as any call's
+            failure = exc
+        except BaseException:
+            self._drop(light, response, chunks)
+            raise
+        return self._grow(light, request, response, replay(held, chunks, failure), failure)
+
+    def _grow(
+        self,
+        light: Light,
+        request: httpx2.Request,
+        response: httpx2.Response | None,
+        chunks: Iterator[bytes],
+        failure: Exception | None,
+    ) -> httpx2.Response:
+        flight = light.grown()
+        try:
+            trial = flight.trial(light.call.attempt)
+            trial.request = request
+            self._catch_up(flight, trial, response, chunks, failure)
+            return flight.present(trial if flight.is_settled_by(trial) else self._fly(flight))
+        except BaseException:
+            flight.abandon()
+            raise
+
+    def _catch_up(
+        self,
+        flight: Flight,
+        trial: Trial,
+        response: httpx2.Response | None,
+        chunks: Iterator[bytes],
+        failure: Exception | None,
+    ) -> None:
+        """Tell the attempt what has become of it so far, and feed it what follows."""
+        if response is None:
+            if failure is not None and not trial.broke(failure):
+                raise failure
+            return
+        try:
+            if response.status_code in REDIRECTS:
+                response = self._follow(trial.endpoint, flight.request, response, None)
+                chunks = _chunks(response)
+        except Exception as exc:
+            if not trial.broke(exc):
+                raise
+        else:
+            self._receive(trial, response, chunks)
+
+    def _drop(
+        self, light: Light, response: httpx2.Response | None, chunks: Iterator[bytes]
+    ) -> None:
+        """The caller gave up."""
+        if light.call.attempt.ended:
+            return
+        flight = light.grown()
+        try:
+            if response is not None:
+                self._dock(flight.trial(light.call.attempt), response, chunks)
+        finally:
+            flight.abandon()
 
     # -- closing
 
@@ -211,3 +324,9 @@ class Transport:
         traceback: TracebackType | None = None,
     ) -> None:
         self.close()
+
+
+def _chunks(response: httpx2.Response) -> Iterator[bytes]:
+    """The body, piece by piece; nothing of one that is in memory (a mock's)."""
+    body: Any = response.stream
+    return iter(()) if response.is_closed else iter(body)

@@ -28,7 +28,7 @@ from headway.core.model import (
     Outcome,
 )
 from headway.transport import notes
-from headway.transport.decode import Inflater, decoded, encoding_of
+from headway.transport.decode import Inflater, UndecodableError, decoded, encoding_of
 from headway.transport.home import Origin
 from headway.transport.limits import Limits, limit_reads
 from headway.transport.sse import StreamObserver
@@ -263,7 +263,7 @@ class Trial:
         outcome = self.classified(exc, phase)
         if outcome is None:
             return False
-        self.error = exc
+        self.error = self.native(exc)
         self._fail(outcome)
         return True
 
@@ -326,6 +326,14 @@ class Trial:
             notes.stream(self, self.observer)
         self.report(outcome)
 
+    def native(self, exc: BaseException) -> BaseException:
+        """An exception as the http library would have raised it: SDKs know no other."""
+        if type(exc) is not TimeoutError:
+            return exc
+        late = self.flight.desk.home.family.ReadTimeout(str(exc), request=self.flight.request)
+        late.__cause__ = exc
+        return late
+
     def classified(self, exc: BaseException, phase: str) -> Outcome | None:
         """What an exception means for the attempt; None: it is no transport failure."""
         if isinstance(exc, self.flight.timeouts):
@@ -380,10 +388,26 @@ class Trial:
         assert self.observer is not None
         return self.observer.feed if self._inflater is None else self._feed_inflated
 
+    @property
+    def quick(self) -> Callable[[bytes], bytes]:
+        """Tries a piece of the stream as plain content, once the first has come."""
+        observer = self.observer
+        if observer is None or self._inflater is not None or not observer.content_events:
+            return _nothing
+        return observer.quick
+
     def _feed_inflated(self, chunk: bytes) -> bytes:
         assert self.observer is not None
         assert self._inflater is not None
-        out = self.observer.feed(self._inflater.feed(chunk))
+        try:
+            plain = self._inflater.feed(chunk)
+        except UndecodableError as exc:
+            if self.transparent:
+                return chunk  # the http library fails as it ever did
+            desk, request = self.flight.desk, self.flight.request
+            what = f"The body can't be decompressed: {exc}"
+            raise desk.home.family.DecodingError(what, request=request) from exc
+        out = self.observer.feed(plain)
         return chunk if self.transparent else out
 
     def report_stream(self, outcome: Outcome) -> None:
@@ -404,6 +428,7 @@ class Trial:
         if self.is_elsewhere:
             outcome = outcome._replace(free_retry=True)  # it says nothing about that endpoint
         flight = self.flight
+        outcome = flight.settled(outcome)
         flight.watcher.on_outcome(self.attempt, outcome, flight.clock())
         if flight.is_observed:
             # A retry that the call may have scheduled is not made.
@@ -419,3 +444,7 @@ class Trial:
 def _is_document(headers: Mapping[str, str]) -> bool:
     """JSON or a web page: not an event stream, whatever was asked for."""
     return headers.get("content-type", "").startswith(("application/json", "text/html"))
+
+
+def _nothing(_chunk: bytes) -> bytes:
+    return b""

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from headway.transport.collecting import is_collecting
-from headway.transport.handover import Handover, Step
+from headway.transport.handover import Handover
 from headway.transport.limits import DRAIN_S
+from headway.transport.timed import Timed
 
 if TYPE_CHECKING:
     import httpx2
@@ -37,7 +38,6 @@ class WatchedStream:
     ) -> None:
         self._trial = trial
         self._handover = Handover(trial)
-        self._passed = self._handover.passed
         self._source = source
         self._chunks = chunks
         self._pid = os.getpid()
@@ -45,40 +45,45 @@ class WatchedStream:
         self._is_closed = False
 
     def __iter__(self) -> Iterator[bytes]:
-        limits = self._handover.limits
-        is_bounded = limits.is_bounded
-        held = self._trial.held()
-        if held:
+        handover, limits = self._handover, self._handover.limits
+        out, error = self._trial.held(), None
+        if out:
             limits.handed_over()
-            yield held
-        while not self._is_over:
-            if is_bounded:
-                limits.resumed()
-            out, error = self._step()
-            if out:
-                if is_bounded:
-                    limits.handed_over()
-                yield out
-            if error is not None:
-                raise error
-
-    def _step(self) -> Step:
+            yield out
+            limits.resumed()
+        if self._is_over:
+            return
+        quick = handover.quick
         try:
-            chunk = next(self._chunks)
-        except StopIteration:
-            self._is_over = True
-            return self._handover.exhausted()
-        except Exception as exc:  # noqa: BLE001 - judged there, raised by the caller
-            self._is_over = True
-            return b"", self._handover.interrupted(exc)
+            for chunk in self._chunks:
+                if out := quick(chunk):
+                    limits.is_fresh = True
+                    yield out
+                    continue
+                out, error = handover.passed(chunk)
+                if error is not None:
+                    break
+                quick = handover.quick
+                if out:
+                    limits.handed_over()
+                    yield out
+                    limits.resumed()
+            else:
+                self._is_over = True
+                out, error = handover.exhausted()
+        except GeneratorExit:
+            raise  # left alone, not ended: `close` says how
+        except Exception as exc:  # noqa: BLE001 - judged there, raised below
+            out, error = b"", handover.interrupted(exc)
         except BaseException:
             self._is_over = True
             self._trial.closed()
             raise
-        step = self._passed(chunk)
-        if step[1] is not None:
-            self._is_over = True
-        return step
+        self._is_over = True
+        if out:
+            yield out
+        if error is not None:
+            raise error
 
     def close(self) -> None:
         """End the attempt, wherever it is, and give the connection back."""
@@ -136,56 +141,58 @@ class AsyncWatchedStream:
     ) -> None:
         self._trial = trial
         self._handover = Handover(trial)
-        self._passed = self._handover.passed
         self._source = source
         self._chunks = chunks
+        _open[id(self)] = (source, chunks)
         self._loop = loop
-        self._needs_timer = (
+        needs_timer = (
             trial.limits.is_bounded and not trial.reads_are_limited and not trial.flight.is_observed
         )
+        self._awaited = Timed(trial.limits, chunks) if needs_timer else chunks
         self._pid = os.getpid()
         self._is_over = False
         self._is_closed = False
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        limits = self._handover.limits
-        is_bounded = limits.is_bounded
-        held = self._trial.held()
-        if held:
+        handover, limits = self._handover, self._handover.limits
+        out, error = self._trial.held(), None
+        if out:
             limits.handed_over()
-            yield held
-        while not self._is_over:
-            if is_bounded:
-                limits.resumed()
-            out, error = await self._step()
-            if out:
-                if is_bounded:
-                    limits.handed_over()
-                yield out
-            if error is not None:
-                raise error
-
-    async def _step(self) -> Step:
+            yield out
+            limits.resumed()
+        if self._is_over:
+            return
+        quick = handover.quick
         try:
-            if self._needs_timer and (left := self._handover.limits.left_s()) is not None:
-                with anyio.fail_after(left):
-                    chunk = await self._chunks.__anext__()
+            async for chunk in self._awaited:
+                if out := quick(chunk):
+                    limits.is_fresh = True
+                    yield out
+                    continue
+                out, error = handover.passed(chunk)
+                if error is not None:
+                    break
+                quick = handover.quick
+                if out:
+                    limits.handed_over()
+                    yield out
+                    limits.resumed()
             else:
-                chunk = await self._chunks.__anext__()
-        except StopAsyncIteration:
-            self._is_over = True
-            return self._handover.exhausted()
-        except Exception as exc:  # noqa: BLE001 - judged there, raised by the caller
-            self._is_over = True
-            return b"", self._handover.interrupted(exc)
+                self._is_over = True
+                out, error = handover.exhausted()
+        except GeneratorExit:
+            raise  # left alone, not ended: `aclose` says how
+        except Exception as exc:  # noqa: BLE001 - judged there, raised below
+            out, error = b"", handover.interrupted(exc)
         except BaseException:
             self._is_over = True
             self._trial.closed()
             raise
-        step = self._passed(chunk)
-        if step[1] is not None:
-            self._is_over = True
-        return step
+        self._is_over = True
+        if out:
+            yield out
+        if error is not None:
+            raise error
 
     async def aclose(self) -> None:
         """End the attempt, wherever it is, and give the connection back."""
@@ -203,7 +210,10 @@ class AsyncWatchedStream:
             self._trial.release()
             self._trial.flight.forget()
             self._trial.response = None  # which holds this stream
+            _open.pop(id(self), None)
             await self._source.aclose()
+            if not self._is_over:
+                await _finish(self._chunks)
 
     async def _drain(self) -> None:
         self._trial.limits.drain()
@@ -219,11 +229,16 @@ class AsyncWatchedStream:
         if getattr(self, "_is_closed", True):
             return
         self._is_closed = True
+        opened = _open.pop(id(self), None)
         with contextlib.suppress(Exception):
             _thread.start_new_thread(_end_quietly, (self._trial,))
         with contextlib.suppress(Exception):
-            if isinstance(self._loop, asyncio.AbstractEventLoop) and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(_close_later, self._loop, self._source)
+            if (
+                opened is not None
+                and isinstance(self._loop, asyncio.AbstractEventLoop)
+                and not self._loop.is_closed()
+            ):
+                self._loop.call_soon_threadsafe(_close_later, self._loop, *opened)
 
 
 def _end_quietly(trial: Trial) -> None:
@@ -232,16 +247,32 @@ def _end_quietly(trial: Trial) -> None:
         trial.release()
 
 
-def _close_later(loop: asyncio.AbstractEventLoop, source: httpx2.AsyncByteStream) -> None:
-    task = loop.create_task(_close_source(source))
+def _close_later(
+    loop: asyncio.AbstractEventLoop, source: httpx2.AsyncByteStream, chunks: Any
+) -> None:
+    task = loop.create_task(_close_source(source, chunks))
     _closing.add(task)
     task.add_done_callback(_closing.discard)
 
 
-async def _close_source(source: httpx2.AsyncByteStream) -> None:
+async def _close_source(source: httpx2.AsyncByteStream, chunks: Any) -> None:
+    await _finish(chunks)
     with contextlib.suppress(Exception):
         await source.aclose()
 
+
+async def _finish(chunks: Any) -> None:
+    """End a generator, so that the loop need not do it when it is collected."""
+    if (aclose := getattr(chunks, "aclose", None)) is not None:
+        with contextlib.suppress(Exception):  # it may be in use, or the http library's own affair
+            await aclose()
+
+
+_open: dict[int, tuple[httpx2.AsyncByteStream, Any]] = {}
+"""What async streams in the application's hands read from, by their identity. A stream that is
+dropped is collected alone, and closes it in order. Collected together, the http library's nested
+generators would be finished by the loop all at once, and get into each other's way ("asynchronous
+generator is already running")."""
 
 _closing: set[asyncio.Task[None]] = set()
 """The loop itself holds tasks weakly."""
