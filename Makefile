@@ -59,6 +59,10 @@ bench-peers:         ## CPU that a call costs through Headway and through LiteLL
 	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'
 	.venvs/peers/bin/python -m benchmarks.peers $(ARGS)
 
+test-frameworks: $(DEV) ## Agent frameworks through a failover, one venv each (FRAMEWORK=haystack)
+	@$(PY) -m pip install -q uv || echo "no uv here: the environments are made with pip, slowly"
+	$(PY) -m tests.frameworks.run $(FRAMEWORK) $(ARGS)
+
 dropin: $(DEV)       ## openai-python's own tests, run against wrapped clients
 	$(PY) tests/dropin/run.py $(ARGS)
 
@@ -81,7 +85,7 @@ build: $(DEV)        ## Build the wheel and the source distribution into dist/
 	$(PY) -m pip wheel -q --no-deps -w dist .
 
 clean:               ## Remove everything that was built or installed here
-	rm -rf $(VENV) build dist out mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venvs build dist out mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------- set-up
