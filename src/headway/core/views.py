@@ -108,7 +108,7 @@ def eligible_row(candidate: Candidate, candidates: list[Candidate], group: int) 
 
 def out_row(out: Out, weights: tuple[tuple[str, float], ...], group: int) -> CandidateRow:
     """The row of an endpoint that could not, with why."""
-    weight = dict(weights).get(out.endpoint_id, 0.0)
+    weight = dict(weights)[out.endpoint_id]
     return CandidateRow(
         out.endpoint_id, group, False, out.reason, weight, 1.0, 1.0, 1.0, 0, 0.0, None, None
     )
