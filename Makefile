@@ -9,7 +9,11 @@ DEV   := $(VENV)/.installed-dev
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
+.PHONY: help demo demo-real test test-slow parity check bench bench-peers dropin mutation simulate-report schema docs-tables api build clean
+=======
 .PHONY: help demo demo-real test test-slow parity check bench fuzz soak dropin mutation simulate-report schema docs-tables api build clean
+>>>>>>> main
 
 help:                ## Show this list
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -49,6 +53,11 @@ fuzz: $(DEV)         ## A million damaged streams through the observer, then ten
 
 bench: $(DEV)        ## CPU per call and per chunk, wrapped against plain
 	$(PY) -m benchmarks.overhead $(ARGS)
+
+bench-peers:         ## CPU that a call costs through Headway and through LiteLLM's router, in one run
+	@test -x .venvs/peers/bin/python || bash scripts/make-venv .venvs/peers
+	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'
+	.venvs/peers/bin/python -m benchmarks.peers $(ARGS)
 
 dropin: $(DEV)       ## openai-python's own tests, run against wrapped clients
 	$(PY) tests/dropin/run.py $(ARGS)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
 
 import openai
@@ -60,6 +60,7 @@ class RouterOptions(TypedDict, total=False):
     instance: str | None
     cache_dir: str | os.PathLike[str] | None
     shared_state: Any  # an object of headway.shared_state, an optional extra
+    response_cache: MutableMapping[str, bytes] | str | None
     on_event: Sink | None
     clock: Callable[[], float] | None
     rng: Rng | None

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from headway import tasklog
@@ -43,6 +43,8 @@ from headway.policy.builtin import pass_through
 from headway.policy.decide import PolicyStatus
 from headway.policy.supply import PolicySupply
 from headway.record import Books, CallRecord, ObservedCalls
+from headway.share.board import Board
+from headway.share.shelf import Shelf
 from headway.task import current_scope
 from headway.transport import body as bodies
 from headway.transport.pins import PinMap
@@ -99,6 +101,8 @@ class Router:
         instance: this process's name in rollouts; None: HEADWAY_INSTANCE, else the host's name.
         cache_dir: where the last good document is kept across restarts; None keeps none.
         shared_state: for fleet-wide quotas, which this version has not: only None is accepted.
+        response_cache: where routes that say `cache` keep answers: None (memory of this process), a
+            mutable mapping such as `cachetools.TTLCache`, or a Redis URL ("headway[redis]").
         on_event: receives every event (`headway.events`) after the decision; what it raises is
             logged and goes no further.
         clock: monotonic seconds; `clock.wall()`, if there is one, gives Unix seconds.
@@ -126,6 +130,7 @@ class Router:
         instance: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         shared_state: object | None = None,
+        response_cache: MutableMapping[str, bytes] | str | None = None,
         on_event: Sink | None = None,
         clock: Callable[[], float] | None = None,
         rng: Rng | None = None,
@@ -140,6 +145,8 @@ class Router:
         self.wall_clock: Callable[[], float] = getattr(clock, "wall", time.time)
         self.rng: Rng = rng if rng is not None else random.Random()
         self.pins = PinMap()
+        self.board = Board()
+        self.shelf = self._new_shelf(response_cache)
         self._credentials = dict(credentials or {})
         self._hook = on_event
         self._is_closed = False
@@ -253,6 +260,7 @@ class Router:
         if not self._is_closed:
             self._is_closed = True
             self._supply.close()
+            self.shelf.close()
 
     # -- for the transports (see headway.transport.ports.CallHost)
 
@@ -304,6 +312,12 @@ class Router:
 
     # -- inside
 
+    def _new_shelf(self, wanted: object) -> Shelf:
+        try:
+            return Shelf(wanted, clock=self.clock, wall_clock=self.wall_clock)
+        except ValueError as exc:
+            raise HeadwayError(f"response_cache: {exc}") from None
+
     def _first_snapshot(self) -> Snapshot:
         if self.disabled:
             # Whoever switches Headway off must not depend on its policy being there, or sound.
@@ -342,6 +356,8 @@ class Router:
         # The parent may have held the lock at the fork, and jitter must differ from the parent's.
         self.rng = random.Random() if isinstance(self.rng, random.Random) else self.rng
         self.engine.after_fork(threading.Lock(), self.rng)
+        self.board = Board()  # the parent's requests are answered there
+        self.shelf.after_fork()
 
 
 def _is_only_observed(event: Event, mode: str) -> bool:

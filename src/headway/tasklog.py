@@ -188,6 +188,7 @@ def task_line(task: Task, calls: list[dict[str, object]]) -> dict[str, Any]:
         parent=None if task.parent is None else task.parent.id,
         part=True if task.part_of is not None else None,
         attributes=dict(task.attributes) or None,
+        saved_usd=_usd(task.saved or None),
     )
     return line | {"calls": calls}
 
@@ -215,6 +216,13 @@ def call_line(record: CallRecord) -> dict[str, object]:
         retry_denied=record.denied_by,
         queue_s=_seconds(record.queue_wait_s or None),
     )
+    shared = record.shared
+    if shared is not None:
+        line |= _given(
+            decision=shared.decision,
+            callers=shared.callers if shared.callers > 1 else None,
+            saved_usd=_usd(shared.saved or None),
+        )
     return line | {"attempts": [attempt_line(a) for a in record.attempts]}
 
 

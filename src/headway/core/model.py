@@ -371,6 +371,17 @@ class CallEnded(NamedTuple):
     at: float
 
 
+class CallShared(NamedTuple):
+    """The call was answered without a request of its own; `CallEnded` follows, with no attempt."""
+
+    call_id: int
+    decision: str
+    """share: it joined an identical call in flight. avoid: the answer had been kept."""
+    endpoint_id: str
+    """Where the answer had come from."""
+    at: float
+
+
 class BreakerChanged(NamedTuple):
     endpoint_id: str
     model: str
@@ -455,6 +466,7 @@ Event: TypeAlias = (
     | CallDequeued
     | CallRejected
     | CallEnded
+    | CallShared
     | BreakerChanged
     | EndpointThrottled
     | CredentialBlocked

@@ -278,8 +278,11 @@ class Route:
     """Every endpoint the route can reach by weight (fallbacks excluded)."""
     sole: str | None = field(init=False, default=None)
     """The route's only endpoint, fallbacks included; None where there is a choice."""
+    shares: bool = field(init=False, default=False)
+    """Calls may be answered by another's request, or by an answer that was kept."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "shares", self.coalesce or self.cache.enabled)
         ids = {
             endpoint_id
             for buckets in self.weights.by_zone.values()
@@ -317,7 +320,7 @@ class Snapshot:
     """True for the built-in policy: unknown models go to the one endpoint under their own name."""
     counts_calls: bool = field(init=False, repr=False, compare=False)
     """Every call is accounted for, whether or not anybody looks: an endpoint is priced by GPU-hour,
-    so that its calls share out its time, or a route is only observed."""
+    so that its calls share out its time, or a route is only observed, or shares its answers."""
     hints_until: float = field(init=False, default=INFINITY, repr=False, compare=False)
     """The earlier of `fresh_until` and `expires_at`, wall-clock seconds."""
     _by_model: Mapping[str, tuple[Route, ...]] = field(init=False, repr=False, compare=False)
@@ -345,8 +348,8 @@ class Snapshot:
         )
         ends = [t for t in (self.fresh_until, self.expires_at) if t is not None]
         object.__setattr__(self, "hints_until", min(ends, default=INFINITY))
-        observed = any(route.mode == "observe" for route in self.routes)
-        object.__setattr__(self, "counts_calls", timed or observed)
+        told = any(route.mode == "observe" or route.shares for route in self.routes)
+        object.__setattr__(self, "counts_calls", timed or told)
 
     def with_endpoint(self, endpoint: Endpoint) -> Snapshot:
         """The same policy with one endpoint more, for a call that is bound to it."""

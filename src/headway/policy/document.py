@@ -24,7 +24,7 @@ from headway.credentials import Credential
 from headway.errors import FetchError, VerifyError
 from headway.hosts import check_patterns
 from headway.policy.blocks import WeightBucket
-from headway.policy.checks import candidates, cross_problems, idle_settings, weight_tables
+from headway.policy.checks import candidates, cross_problems, weight_tables
 from headway.policy.compile import build_snapshot
 from headway.policy.fields import JsonPath
 from headway.policy.models import FEATURES, SCHEMA_VERSION, Policy, PolicyLike, Route
@@ -126,7 +126,6 @@ def read_document(
     _check_whole(policy, source)
     if policy.issued_at is not None and policy.issued_at.timestamp() > wall_now + CLOCK_SKEW_S:
         warnings.append(f"{source}: issued_at is in the future: check both clocks")
-    warnings += _idle_warnings(policy, source)
     return Compiled(build_snapshot(policy, source=source, zone=zone), tuple(warnings))
 
 
@@ -136,8 +135,6 @@ def compile_policy(policy: Policy, *, source: str, zone: str | None, trust: Trus
     if problems:
         raise first_error(problems, source)
     _check_whole(policy, source)
-    for warning in _idle_warnings(policy, source):
-        log.warning("%s", warning)
     return build_snapshot(policy, source=source, zone=zone)
 
 
@@ -262,14 +259,6 @@ def _ignored_warning(
         f"doesn't know are ignored: {', '.join(ignored[:WARNINGS_MAX])}"
         + (f" and {len(ignored) - WARNINGS_MAX} more" if len(ignored) > WARNINGS_MAX else "")
     ]
-
-
-def _idle_warnings(policy: Policy, source: str) -> list[str]:
-    places = [path_text(path) for path in idle_settings(policy)]
-    if not places:
-        return []
-    named = ", ".join(places[:WARNINGS_MAX])
-    return [f"{source}: this version of headway neither joins calls nor reuses answers: {named}"]
 
 
 def _pruned(document: dict[str, Any], paths: Iterable[JsonPath]) -> dict[str, Any]:

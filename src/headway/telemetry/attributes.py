@@ -18,7 +18,7 @@ from headway.telemetry import names as n
 
 if TYPE_CHECKING:
     from headway.core.snapshot import Endpoint
-    from headway.record import AttemptRecord, CallRecord
+    from headway.record import AttemptRecord, CallRecord, Shared
     from headway.task import Task
 
 Value = str | bool | int | float | Sequence[str]
@@ -150,8 +150,22 @@ def call_decisions(record: CallRecord, mode: str) -> SpanAttributes:
         found[n.RETRY_DENIED_BY] = record.denied_by
     if record.is_observed:
         found |= _observed(record)
+    if record.shared is not None:
+        found |= _shared(record.shared)
     found |= money(record.cost, record.wasted)
     found[n.COST_COMPLETE] = record.cost_complete
+    return found
+
+
+def _shared(shared: Shared) -> SpanAttributes:
+    """What the call had to do with others. `headway.cost.amount` is its own part."""
+    found: SpanAttributes = {}
+    if shared.decision is not None:
+        found[n.DECISION] = shared.decision
+    if shared.callers > 1:
+        found[n.CALL_CALLERS] = shared.callers
+    if shared.saved:
+        found[n.COST_SAVED] = float(shared.saved)
     return found
 
 

@@ -60,6 +60,7 @@ COST_SOURCE: Final = "headway.cost.source"
 COST_WASTED: Final = "headway.cost.wasted"
 COST_COMPLETE: Final = "headway.cost.complete"
 COST_UPPER_BOUND: Final = "headway.cost.upper_bound"
+COST_SAVED: Final = "headway.cost.saved"
 USD: Final = "USD"
 
 ENDPOINT_ID: Final = "headway.endpoint.id"
@@ -74,6 +75,8 @@ CALL_RETRIES: Final = "headway.call.retries"
 CALL_HEDGES: Final = "headway.call.hedges"
 CALL_FALLBACKS: Final = "headway.call.fallbacks"
 CALL_MODE: Final = "headway.call.mode"
+CALL_CALLERS: Final = "headway.call.callers"
+DECISION: Final = "headway.decision"
 SELECT_REASON: Final = "headway.select.reason"
 SELECT_PREDICTED: Final = "headway.select.predicted_s"
 QUEUE_WAIT: Final = "headway.queue.wait_s"
@@ -192,6 +195,10 @@ METRICS: Final[tuple[Metric, ...]] = (
            "Verdicts on outermost tasks, late ones too."),
     Metric("headway.cost", "counter", "{USD}",
            (ENDPOINT_ID, REQUEST_MODEL, COST_SOURCE, COST_WASTED), None, "Known cost of attempts."),
+    Metric("headway.cost.saved", "counter", "{USD}", (REQUEST_MODEL, DECISION), None,
+           "What calls would have cost more, had they shared no request and reused no answer."),
+    Metric("headway.calls.shared", "counter", "{call}", (REQUEST_MODEL, DECISION), None,
+           "Calls without a request of their own: joined to another's (share), or kept (avoid)."),
     Metric("headway.attempt.duration", "histogram", "s",
            (ENDPOINT_ID, ATTEMPT_KIND, ATTEMPT_OUTCOME, ERROR_TYPE), D, "Time from send to end."),
     Metric("headway.attempt.time_to_first_chunk", "histogram", "s", (ENDPOINT_ID, REQUEST_MODEL), D,
@@ -316,6 +323,9 @@ EVENT_ROWS: Final[dict[type, EventRow]] = {
         "call", "error.type of the call", ("headway.shed",), (SHED_STARTED, SHED_STOPPED)
     ),
     core.CallEnded: EventRow("call", "ends the call span", ("headway.cost", *_OURS)),
+    core.CallShared: EventRow(
+        "call", "headway.decision", ("headway.calls.shared", "headway.cost.saved")
+    ),
     core.BreakerChanged: EventRow(
         "process",
         "",
