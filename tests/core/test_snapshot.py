@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headway.core.model import INFINITY
 from headway.core.snapshot import (
+    CachePolicy,
     Curve,
     Endpoint,
     Fallback,
@@ -173,22 +174,60 @@ def test_every_call_counts_where_an_endpoint_is_paid_by_the_hour_or_a_route_is_o
     assert not snapshot(enforced, [endpoint("a"), by_token]).counts_calls
 
 
+def test_calls_count_too_where_their_answers_are_shared() -> None:
+    plain, joined = route({"a": 1}), replace(route({"a": 1}), coalesce=True)
+    kept = replace(route({"a": 1}), cache=CachePolicy(enabled=True))
+
+    assert [r.shares for r in (plain, joined, kept)] == [False, True, True]
+    assert [snapshot(r).counts_calls for r in (plain, joined, kept)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("fresh_until", "expires_at", "until"),
+    [(None, None, INFINITY), (5.0, None, 5.0), (None, 6.0, 6.0), (5.0, 6.0, 5.0), (7.0, 6.0, 6.0)],
+)
+def test_hints_hold_until_they_are_stale_or_the_policy_has_expired(
+    fresh_until: float | None, expires_at: float | None, until: float
+) -> None:
+    policy = replace(snapshot(route({"a": 1})), fresh_until=fresh_until, expires_at=expires_at)
+
+    assert policy.hints_until == until
+
+
+def test_a_bare_policy_is_for_every_process() -> None:
+    bare = Snapshot(endpoints={}, routes=())
+
+    assert (bare.rollout_share, bare.rollout_seed) == (1.0, "")
+
+
+def test_a_policy_with_one_endpoint_more_is_the_same_in_all_else() -> None:
+    policy = snapshot(route({"a": 1}, name="one", match=Match(models=frozenset({"m"}))), version=7)
+    more = policy.with_endpoint(endpoint("z"))
+
+    assert set(more.endpoints) == {"a", "z"}
+    assert set(policy.endpoints) == {"a"}
+    assert more.version == 7
+    assert more.route_for("m") is policy.routes[0]
+    assert more.route_named("one") is policy.routes[0]
+
+
 def test_a_policy_shows_and_compares_what_was_written_not_what_follows_from_it() -> None:
     policy = snapshot(route({"a": 1}, name="one"))
 
     assert "one" in repr(policy)
-    for derived in ("counts_calls", "_by_model", "_wildcards", "_by_name"):
+    for derived in ("counts_calls", "hints_until", "_by_model", "_wildcards", "_by_name"):
         assert f"{derived}=" not in repr(policy)
     assert policy == snapshot(route({"a": 1}, name="one"))
     assert policy != snapshot(route({"a": 1}, name="two"))
 
 
 def test_what_follows_from_a_policy_cannot_be_given() -> None:
-    for derived in ("counts_calls", "_by_model", "_wildcards", "_by_name"):
+    for derived in ("counts_calls", "hints_until", "_by_model", "_wildcards", "_by_name"):
         with pytest.raises(TypeError):
             Snapshot(endpoints={}, routes=(), **{derived: ()})  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        Route(name="r", weights=BY_ZONE, sole="a")  # type: ignore[call-arg]
+    for derived in ("sole", "shares"):
+        with pytest.raises(TypeError):
+            Route(name="r", weights=BY_ZONE, **{derived: None})  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- matching

@@ -284,7 +284,7 @@ class Route:
     """Every endpoint the route can reach by weight (fallbacks excluded)."""
     sole: str | None = field(init=False, default=None)
     """The route's only endpoint, fallbacks included; None where there is a choice."""
-    shares: bool = field(init=False, default=False)
+    shares: bool = field(init=False)
     """Calls may be answered by another's request, or by an answer that was kept."""
 
     def __post_init__(self) -> None:
@@ -400,7 +400,7 @@ class Snapshot:
     counts_calls: bool = field(init=False, repr=False, compare=False)
     """Every call is accounted for, whether or not anybody looks: an endpoint is priced by GPU-hour,
     so that its calls share out its time, or a route is only observed, or shares its answers."""
-    hints_until: float = field(init=False, default=INFINITY, repr=False, compare=False)
+    hints_until: float = field(init=False, repr=False, compare=False)
     """The earlier of `fresh_until` and `expires_at`, wall-clock seconds."""
     _index: RouteIndex = field(init=False, repr=False, compare=False)
     _by_name: Mapping[str, Route] = field(init=False, repr=False, compare=False)
