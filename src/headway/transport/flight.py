@@ -349,7 +349,11 @@ class Flight:
             error.add_note(self.note())
             return error
         return upstream_error(
-            exc, self.request, self.note(), timed_out=isinstance(exc, self.timeouts)
+            exc,
+            self.request,
+            self.note(),
+            timed_out=isinstance(exc, self.timeouts),
+            detail=quirks.describe(exc),
         )
 
     def note(self) -> str:
