@@ -17,8 +17,10 @@ Runs under whichever openai is installed: openai 3 stands on httpx2, openai 2 on
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -85,6 +87,8 @@ class Bench:
         self._host: Host | None = None
         self.words = ""
         self.stack = ExitStack()
+        self.leaves_loops = False
+        """Connections of event loops that are gone can't be closed any more, only dropped."""
 
     # -- setting the scene
 
@@ -236,6 +240,10 @@ class Bench:
 
     def close(self) -> None:
         self.stack.close()
+        if self.leaves_loops:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                gc.collect()
 
 
 def text_of(value: Any) -> str:
