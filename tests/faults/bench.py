@@ -29,6 +29,7 @@ from typing import Any
 
 import openai
 
+from headway.client import wrap
 from headway.core.model import AttemptEnded
 from headway.core.snapshot import Endpoint, RetryPolicy
 from headway.credentials import Credential
@@ -131,6 +132,13 @@ class Bench:
         caller = Caller(self.kind, server.url, self._host, **options)
         if self.is_plain:
             caller.client = caller.plain
+        self.stack.callback(caller.close)
+        return caller
+
+    def unwatched(self, server: Server, **options: Any) -> Caller:
+        """A client that is wrapped without anything, and nobody collects telemetry."""
+        caller = Caller(self.kind, server.url, Host(own(server.url)), **options)
+        caller.client = caller.plain if self.is_plain else wrap(caller.plain)
         self.stack.callback(caller.close)
         return caller
 

@@ -274,6 +274,15 @@ def listed(bench: Bench) -> None:
     assert [record.attempts[0].attempt.endpoint_id for record in bench.host.records] == ["a"]
 
 
+@fault("C61c", "307 within its own host, and no policy")
+def unlisted(bench: Bench) -> None:
+    a = bench.serve(R(307, b"", {"location": "/elsewhere/chat/completions"}), OK)
+    seen = bench.call(bench.unwatched(a).chat)
+    bench.observed()
+    assert (seen.text, bench.hits) == ("hello", (2,))
+    assert a.hits[1].body == a.hits[0].body
+
+
 @fault("C61a", "redirects that lead back")
 def loop(bench: Bench) -> None:
     a = bench.serve(R(307, b"", {"location": "/v1/chat/completions"}))

@@ -156,7 +156,8 @@ def describe(exc: BaseException) -> str:
         if isinstance(link, BaseExceptionGroup) and link.exceptions:
             link = cast("BaseException", link.exceptions[0])
         else:
-            link = link.__cause__
+            wrapped = link.args[0] if link.args else None  # httpcore keeps it there, and no cause
+            link = link.__cause__ or (wrapped if isinstance(wrapped, BaseException) else None)
     return told
 
 
