@@ -184,7 +184,11 @@ class Router:
             quiet=_RECORDED if on_event is None else frozenset(),
             in_fleet=shared_state is not None,
         )
-        self._keeper = None if shared_state is None else self._new_keeper(shared_state)
+        self._keeper: FleetKeeper | None = None
+        if shared_state is not None:
+            from headway.shared_state import keeper_for
+
+            self._keeper = keeper_for(shared_state, self.engine, self.clock, self._on_event)
         self._warned: set[tuple[str, str]] = set()
         self._telemetry.watch_router(self)
         _routers.add(self)
@@ -332,12 +336,6 @@ class Router:
             # Whoever switches Headway off must not depend on its policy being there, or sound.
             return pass_through(NOWHERE)
         return self._supply.initial()
-
-    def _new_keeper(self, shared_state: object) -> FleetKeeper:
-        from headway.shared_state import FleetKeeper, store_for
-
-        store = store_for(shared_state)
-        return FleetKeeper(self.engine, store, clock=self.clock, on_event=self._on_event)
 
     def _warn_once(self, text: str, name: str) -> None:
         told = (text, name)
