@@ -4,8 +4,8 @@
     python scripts/mutate.py                     every module; a report at the end
     python scripts/mutate.py breaker budget      these only
     python scripts/mutate.py --write             keep the figures in tests/core/mutation.json
-    python scripts/mutate.py --survivors         only the mutants that survived when last written
     python scripts/mutate.py --changed           only the modules whose code changed since then
+    python scripts/mutate.py --survivors         of the others only what survived: after new tests
 
 The tests run once with nothing changed, to learn how long each takes and which functions of the
 core it calls. Then each mutant gets a fork of that process in which the changed function's code is
@@ -201,10 +201,12 @@ class Run:
         self,
         modules: Sequence[str],
         only: frozenset[tuple[str, str]] | None,
+        last: dict[str, Any],
         keep: Callable[[Any], None],
     ) -> None:
         self.modules = modules
         self.only = only
+        self.last = last
         self.keep = keep
         self.figures: dict[str, dict[str, Any]] = {}
         self._callers: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
@@ -219,7 +221,8 @@ class Run:
             known = list(mutants(module))
             for mutant in known:
                 if self.only is not None and (module, mutant.name) not in self.only:
-                    found[KILLED].append(mutant.name)  # as it was, and tests have only been added
+                    late = mutant.name in self.last[module]["timed_out"]
+                    found[TIMED_OUT if late else KILLED].append(mutant.name)  # as it was
                     continue
                 said = self._try(mutant)
                 if said == BROKEN:
@@ -333,8 +336,10 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", default=modules, metavar="module")
     parser.add_argument("--count", action="store_true", help="count mutants, run nothing")
     parser.add_argument("--write", action="store_true", help=f"keep the figures in {FIGURES.name}")
-    parser.add_argument("--survivors", action="store_true", help="only what survived last time")
-    parser.add_argument("--changed", action="store_true", help="only what changed since last time")
+    parser.add_argument(
+        "--survivors", action="store_true", help="of unchanged modules, what survived"
+    )
+    parser.add_argument("--changed", action="store_true", help="only modules that changed since")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
@@ -359,11 +364,10 @@ def main() -> int:
         chosen = stale
     only = None
     if arguments.survivors:
-        if not set(stale).isdisjoint(chosen):
-            print("changed since last time, run them whole:", *stale)
-            return 2
-        only = frozenset((m, name) for m in chosen for name in last[m]["survivors"])
-    run = Run(chosen, only, keep if arguments.write else lambda _: None)
+        whole = {(m, mutant.name) for m in stale for mutant in mutants(m)}
+        alive = {(m, name) for m in chosen if m not in stale for name in last[m]["survivors"]}
+        only = frozenset(whole | alive)
+    run = Run(chosen, only, last, keep if arguments.write else lambda _: None)
     ended = pytest.main([*FLAGS, *TESTS], plugins=[run])
     if ended not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) or not run.figures:
         print(f"broken off: {ended!r}")

@@ -687,6 +687,29 @@ def test_past_its_fresh_time_a_policy_is_used_without_its_load_hints() -> None:
     assert bench.state("a").endpoint.planned_load == 0.5
 
 
+def test_a_new_policy_that_comes_first_is_not_replaced_by_the_faded_old_one() -> None:
+    class Overtaken(NonReentrant):
+        """Another thread gets the lock first, and puts in a new policy."""
+
+        def __enter__(self) -> None:
+            super().__enter__()
+            engine.snapshot = newer
+
+    newer = snapshot(AB, version=9)
+    stale = replace(snapshot(AB), fresh_until=1000.0, without_hints=snapshot(AB))
+    engine = Engine(stale, rng=Even(), lock=Overtaken())
+    call = engine.begin(facts(), 0.0, wall_now=1001.0)
+
+    assert call is not None
+    assert call.snapshot is engine.snapshot is newer
+
+
+def test_without_the_wall_clock_nothing_expires() -> None:
+    bench = Bench(snapshot(AB, expires_at=1.0, on_expiry="fail"))
+
+    assert bench.begin().send(0.0).number == 1
+
+
 def test_a_policy_without_a_fresh_time_never_goes_stale() -> None:
     policy = replace(snapshot(AB), without_hints=snapshot(AB))
     bench = Bench(policy)
