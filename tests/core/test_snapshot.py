@@ -275,6 +275,70 @@ def test_every_condition_of_a_match_must_hold() -> None:
         assert wrong.name == "rest"
 
 
+NAMES = st.frozensets(st.sampled_from("abc"), max_size=2)
+MATCHES = st.builds(Match, models=NAMES, tasks=NAMES, classes=NAMES, surfaces=NAMES)
+ASKED = st.tuples(*[st.sampled_from([*"abcd"]), *[st.sampled_from([*"abcd", None])] * 2])
+
+
+@given(
+    st.lists(MATCHES, min_size=1, max_size=12), ASKED, st.sampled_from([*"abcd"]), st.integers(0, 9)
+)
+def test_the_index_finds_what_looking_at_one_after_the_other_finds(
+    matches: list[Match], asked: tuple[str, str | None, str | None], surface: str, room: int
+) -> None:
+    """Also where there is room for few of the routes in it."""
+    routes = [route({"a": 1}, name=str(i), match=match) for i, match in enumerate(matches)]
+    model, task, traffic_class = asked
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headway.core.snapshot.INDEX_MAX", room if room < 8 else 100_000)
+        policy = snapshot(routes)
+
+    def matching(m: Match) -> bool:
+        pairs = (
+            (m.models, model), (m.tasks, task), (m.classes, traffic_class), (m.surfaces, surface)
+        )  # fmt: skip
+        return all(not names or name in names for names, name in pairs)
+
+    first = next((r for r in routes if matching(r.match)), None)
+    found = policy.route_for(model, task=task, traffic_class=traffic_class, surface=surface)
+    assert found is first
+
+
+class Counting(str):
+    """A name that counts how often it is compared or hashed."""
+
+    __slots__ = ()
+
+    looks = 0
+
+    def __hash__(self) -> int:
+        Counting.looks += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        Counting.looks += 1
+        return super().__eq__(other)
+
+
+@pytest.mark.parametrize("by", ["models", "tasks", "both"])
+def test_looking_a_route_up_takes_the_same_steps_whatever_their_number(by: str) -> None:
+    def steps(count: int) -> int:
+        def match(i: int) -> Match:
+            models = frozenset({f"m{i}"}) if by != "tasks" else frozenset[str]()
+            tasks = frozenset({f"t{i}"}) if by != "models" else frozenset[str]()
+            return Match(models=models, tasks=tasks)
+
+        policy = snapshot([route({"a": 1}, name=str(i), match=match(i)) for i in range(count)])
+        Counting.looks = 0
+        last = count - 1
+        found = policy.route_for(Counting(f"m{last}"), task=Counting(f"t{last}"))
+        assert found is not None
+        assert found.name == str(last)
+        return Counting.looks
+
+    assert steps(5000) <= steps(5) + 4  # a collision or two
+
+
 def test_routes_are_found_by_name() -> None:
     policy = snapshot([route({"a": 1}, name="one"), route({"a": 1}, name="two")])
 
