@@ -10,7 +10,8 @@
 The tests run once with nothing changed, to learn how long each takes and which functions of the
 core it calls. Then each mutant gets a fork of that process in which the changed function's code is
 swapped in, and runs the tests that call it, quickest first, up to the first failure. A change
-outside of functions (a constant, a default, a table) is imported afresh, tests and all.
+outside of functions (a constant, a default, a table) is imported afresh, with the files of tests
+that call anything of the module.
 Nothing on disk changes. Fleets and thread storms are left out: they take a thousand times as long.
 
 A mutant is killed by a failing test, an error, or a time limit (a loop that no longer ends). Before
@@ -163,10 +164,10 @@ class _Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self._code, module.__dict__)
 
 
-def afresh(module: str, tree: ast.Module) -> str:
-    """Import the core anew, with one module from this tree, and collect and run the tests."""
+def afresh(module: str, tree: ast.Module, files: Sequence[str]) -> str:
+    """Import the core anew, with one module from this tree, and collect and run these tests."""
     likely = LIKELY.get(module, (module,))
-    files = sorted(TESTS, key=lambda test: not any(part in test for part in likely))
+    files = sorted(files, key=lambda test: not any(part in test for part in likely))
     files = KILLERS.first(module, files)
 
     def prepare() -> None:
@@ -219,7 +220,7 @@ class Run:
         for module in self.modules:
             found: dict[str, list[str]] = {SURVIVED: [], KILLED: [], TIMED_OUT: []}
             known = list(mutants(module))
-            for mutant in known:
+            for mutant in sorted(known, key=lambda mutant: not mutant.function):
                 if self.only is not None and (module, mutant.name) not in self.only:
                     late = mutant.name in self.last[module]["timed_out"]
                     found[TIMED_OUT if late else KILLED].append(mutant.name)  # as it was
@@ -268,14 +269,26 @@ class Run:
         quickest = sorted(session.items, key=self._seconds.__getitem__)
         said = [
             in_a_fork(lambda: None, lambda: run_all(quickest)),
-            afresh("model", parsed("model")),
+            afresh("model", parsed("model"), TESTS),
         ]
         if said != [SURVIVED, SURVIVED]:
             raise RuntimeError(f"with nothing changed, forked and afresh: {said}")
 
+    def _files(self, module: str) -> list[str]:
+        """The files with a test that calls a function of this module; of the vocabulary all."""
+        if module in ("model", "snapshot"):
+            return TESTS
+        calling = {
+            item.path.relative_to(ROOT).as_posix()
+            for (name, _), items in self._callers.items()
+            if name == module
+            for item in items
+        }
+        return [test for test in TESTS if test in calling]
+
     def _try(self, mutant: Mutant) -> str:
         if not mutant.function:
-            return afresh(mutant.module, mutant.tree())
+            return afresh(mutant.module, mutant.tree(), self._files(mutant.module))
         own = f"test_{mutant.module}.py"
         tests = sorted(
             self._callers[mutant.module, mutant.function],
@@ -327,7 +340,7 @@ def keep(figures: dict[str, Any]) -> None:
     """Write the figures of what ran beside those of what did not."""
     modules = {path.stem for path in CORE.glob("*.py")}
     known = {k: v for k, v in (last_written() | figures).items() if k in modules}
-    FIGURES.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    FIGURES.write_text(json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def main() -> int:
