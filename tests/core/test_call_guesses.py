@@ -15,6 +15,7 @@ from headway.core.model import (
     RetryDenied,
     Send,
 )
+from headway.core.snapshot import RetryPolicy
 from tests.core.build import (
     BROKEN,
     DONE,
@@ -203,6 +204,16 @@ def test_if_nobody_was_served_meanwhile_it_is_a_retry_like_any_other() -> None:
 
     assert sends == 3  # the budget's start
     assert {event.reason for event in bench.of(RetryDenied)} == {"budget"}
+
+
+def test_who_goes_again_on_credit_and_cannot_pay_surfaces_its_refusal_when_it_is_due() -> None:
+    bench = Bench(route({"a": 1}, retry=RetryPolicy(budget_start=0.0)), rng=Even(0.5))
+    first, _ = crowd(bench, 2, served=0)
+    due = first.wait(0.01, "backoff").until
+
+    assert first.finish(due).attempt is not None
+    assert [event.reason for event in bench.of(RetryDenied)] == ["budget", "budget"]
+    assert bench.engine.pools(due)[0].in_flight == 0
 
 
 # --------------------------------------------------------------------------- refusals

@@ -621,9 +621,9 @@ def test_an_ejected_endpoint_that_left_the_route_comes_back_as_a_new_one() -> No
 
 def test_a_sole_endpoint_has_no_peers_to_be_compared_with() -> None:
     bench = Bench(route({"a": 1}))
-    bench.begin(0.0).call.cancel(0.0)
+    bench.begin(0.0).next(0.0)
     sweeps = bench.world.pools["chat"].ejector._swept_at
-    bench.begin(100.0).call.cancel(100.0)
+    bench.begin(100.0).next(100.0)
 
     assert bench.world.pools["chat"].ejector._swept_at == sweeps
 

@@ -6,8 +6,8 @@ import pytest
 
 from headway.core.engine import Engine, NoLock
 from headway.core.light import LightCall, begin_light
-from headway.core.model import EVENTS, AttemptStarted, Event, Finish, Outcome, Wait
-from headway.core.snapshot import DeadlinePolicy, HedgePolicy
+from headway.core.model import EVENTS, AttemptStarted, BudgetExhausted, Event, Finish, Outcome, Wait
+from headway.core.snapshot import DeadlinePolicy, HedgePolicy, RetryPolicy
 from tests.core.build import (
     BROKEN,
     DONE,
@@ -72,6 +72,25 @@ def test_it_is_over_with_its_answer() -> None:
     begun.succeed(DONE, 1.5)
 
     assert begun.attempt.ended is True
+
+
+def test_grown_it_keeps_its_number() -> None:
+    of = engine()
+
+    assert light(of).grown(facts()).id == 2
+
+
+def test_after_a_light_success_an_empty_budget_is_told_of_again() -> None:
+    heard: list[Event] = []
+    poor = route({"a": 1}, retry=RetryPolicy(budget_start=0.0, budget_per_success=0.0))
+    of = Engine(
+        snapshot(poor), rng=Even(), on_event=heard.append, quiet=frozenset({AttemptStarted})
+    )
+    serve(of, BROKEN, 0.0)
+    light(of).succeed(DONE, 1.5)
+    serve(of, BROKEN, 2.0)
+
+    assert [type(e) for e in heard].count(BudgetExhausted) == 2
 
 
 def test_many_at_once_raise_the_capacity_of_the_budget_as_ordinary_calls_do() -> None:
