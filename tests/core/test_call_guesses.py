@@ -146,6 +146,23 @@ def test_alone_it_is_asked_if_the_wait_would_be_long(
     assert alone.begin(0.1, **known).send(0.1).endpoint_id == "a"
 
 
+def test_how_long_is_a_matter_of_the_time_left_from_now(alone: Bench) -> None:
+    alone.serve(10.0, last_for(1.5), takes=0.0)
+
+    assert alone.begin(10.0, deadline_at=15.0).send(10.0).endpoint_id == "a"
+    alone.begin(10.0, deadline_at=40.0).wait(10.0, "throttled")
+
+
+def test_alone_it_is_asked_again_by_a_call_that_failed_there_too(alone: Bench) -> None:
+    hand, other = alone.begin(0.0), alone.begin(0.0)
+    attempt = other.send(0.0)
+    hand.fail(0.0, BROKEN)
+    other.end(attempt, last_for(9.0), 0.1)
+    due = hand.wait(0.1, "backoff").until
+
+    assert hand.send(due).endpoint_id == "a"
+
+
 def test_the_last_answer_of_the_only_other_is_no_reason_to_go_back_to_a_spent_account() -> None:
     bench = Bench(AB, rng=Even(0.5))
     bench.prove("a", "b")
