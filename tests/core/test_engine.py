@@ -16,6 +16,7 @@ from headway.core.model import (
     EndpointEjected,
     EndpointReadmitted,
     Event,
+    FirstToken,
     Outcome,
 )
 from headway.core.snapshot import (
@@ -741,6 +742,23 @@ def test_events_nobody_asked_for_are_not_delivered_but_a_calls_own_sink_gets_the
 
     assert [type(e) for e in own] == [AttemptStarted, AttemptEnded, CallEnded]
     assert [type(e) for e in heard] == [AttemptEnded, CallEnded] * 2
+
+
+def test_where_the_engines_listener_has_no_use_for_anything_a_calls_own_sink_gets_it_all() -> None:
+    own: list[Event] = []
+    engine = Engine(snapshot(AB), rng=random.Random(1))
+    call = engine.begin(facts(stream=True), 0.0, sink=own.append)
+    assert call is not None
+    action = call.next_action(0.0)
+    call.on_outcome(action.attempt, BROKEN, 0.0)  # type: ignore[union-attr, arg-type]
+    attempt = call.next_action(0.0).attempt  # type: ignore[union-attr]
+    assert attempt is not None
+    call.on_first_token(attempt, 1.0)
+    call.on_outcome(attempt, DONE, 2.0)
+
+    assert [type(e) for e in own] == [
+        AttemptStarted, AttemptEnded, AttemptStarted, FirstToken, AttemptEnded, CallEnded,
+    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------- bounds
