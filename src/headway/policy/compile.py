@@ -79,6 +79,10 @@ _SETTINGS: dict[type, tuple[tuple[str, str, Callable[[Any], object] | None], ...
         ("queue_timeout_s", "admission.queue_timeout_ms", _ms),
         ("cold_concurrency", "admission.cold_concurrency", None),
     ),
+    core.ContinuationPolicy: (
+        ("enabled", "continuation.enabled", None),
+        ("params", "continuation.params", None),
+    ),
     core.CachePolicy: (
         ("enabled", "cache.enabled", None),
         ("ttl_s", "cache.ttl_s", None),
@@ -327,6 +331,7 @@ def _route(
         retry=_settled(core.RetryPolicy, layers),
         hedge=_settled(core.HedgePolicy, layers),
         admission=_settled(core.AdmissionPolicy, layers),
+        continuation=_settled(core.ContinuationPolicy, layers),
         coalesce=bool(_first(layers, "coalesce")),
         cache=_settled(core.CachePolicy, layers),
         mode=_first(layers, "mode"),
