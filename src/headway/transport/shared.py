@@ -125,7 +125,7 @@ def conduct(flight: Flight, sharing: Sharing) -> Steps:
 def _identified(flight: Flight, sharing: Sharing) -> Generator[Step, Any, Identified]:
     """What the call is, and a kept answer, if there is one."""
     try:
-        wish = wish_of(flight)
+        wish = None if flight.call.is_expired else wish_of(flight)
         if wish is None:
             return None, None, None
         call, shelf = flight.call, flight.host.shelf
@@ -239,7 +239,8 @@ def _followed(
         if head.streams:
             stream = sharing.stream_class(Listener(flight, leg, reader, leads=False))
         else:
-            stream = flight.desk.home.family.ByteStream(tape.body() or b"")
+            assert leg.body is not None
+            stream = flight.desk.home.family.ByteStream(leg.body)
     except BaseException as exc:
         part(leg, reader)
         if isinstance(exc, Exception):
@@ -329,11 +330,12 @@ def opened(leg: Leg, trial: Trial, response: httpx2.Response) -> None:
     )
     if head.streams:
         leg.source = response.stream
+        trial.response = None  # it holds the caller's stream, which must be free to be forgotten
         tape.begin(head)
         return
     body: Any = response.stream
     plain = not response.is_closed and isinstance(body, family.ByteStream)
-    tape.add(b"".join(body) if plain else response.content)
+    leg.body = b"".join(body) if plain else response.content
     trial.flight.host.board.close(leg)
     tape.begin(head)
     tape.end()
@@ -358,8 +360,11 @@ def _is_own(error: BaseException) -> bool:
 
 def keep(leg: Leg) -> Job[None] | None:
     """Keep the complete answer, if it is worth that; a job, where it takes time."""
-    key, trial, body = leg.kept_as, leg.trial, leg.tape.body()
-    if key is None or body is None or not _is_worth_keeping(trial):
+    key, trial = leg.kept_as, leg.trial
+    if key is None or not _is_worth_keeping(trial):
+        return None
+    body = leg.tape.body() if leg.body is None else leg.body
+    if body is None:
         return None
     record, route = trial.record, trial.flight.call.route
     head = leg.tape.head
