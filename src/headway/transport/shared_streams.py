@@ -18,7 +18,7 @@ from headway.share.shelf import WAIT_S
 from headway.transport.collecting import is_collecting
 from headway.transport.limits import DRAIN_S
 from headway.transport.listener import Listener, Next
-from headway.transport.shared import Gone, fail, keep
+from headway.transport.shared_request import Gone, fail, keep
 from headway.transport.wake import asleep, sleep
 
 if TYPE_CHECKING:
