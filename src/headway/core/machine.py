@@ -184,6 +184,11 @@ class CallMachine:
         """The call's absolute deadline: its own, its task's and its route's, whichever is first."""
         return self._deadline_at
 
+    @property
+    def is_expired(self) -> bool:
+        """The policy has expired, and says that nothing is to be answered by it any more."""
+        return self._is_expired
+
     def adopt(self, attempt: Attempt) -> None:
         """Take over an attempt that was opened for this call before it was made."""
         self._has_entered = True
