@@ -523,6 +523,17 @@ class CallMachine:
             if other is not attempt:
                 other.lost = True
 
+    def resume(self, attempt: Attempt, outcome: Outcome, now: float) -> bool:
+        """The answer broke off, and the driver knows how to ask for its rest. Whether it may: the
+        attempt has then failed like one that never began to answer, and another follows."""
+        if self._committed is not attempt or self._ended:
+            self.end_attempt(attempt, outcome, now)
+            return False
+        self._settle(attempt, outcome, now)
+        self._committed = self._finish = None
+        self._after_failure(attempt, outcome, now)
+        return not self._ended
+
     def end_attempt(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         self._settle(attempt, outcome, now)
         if self._committed is attempt:
