@@ -64,7 +64,7 @@ from headway.core.place import (
 )
 from headway.core.retry import RetryPlan, pay
 from headway.core.select import Candidate
-from headway.core.sending import cannot_finish, kind_of, open_attempt, open_sole
+from headway.core.sending import cannot_finish, kind_of, miss, open_attempt, open_sole
 from headway.core.settle import first_token, settle
 from headway.core.snapshot import Route, Snapshot, TrafficClass
 from headway.core.state import Pool
@@ -183,6 +183,11 @@ class CallMachine:
     def deadline_at(self) -> float:
         """The call's absolute deadline: its own, its task's and its route's, whichever is first."""
         return self._deadline_at
+
+    @property
+    def is_expired(self) -> bool:
+        """The policy has expired, and says that nothing is to be answered by it any more."""
+        return self._is_expired
 
     def adopt(self, attempt: Attempt) -> None:
         """Take over an attempt that was opened for this call before it was made."""
@@ -392,6 +397,8 @@ class CallMachine:
                 return self._send(asked, now)
         if obstacle in TIMED:
             if placement.until - now <= HINT_WAIT_MAX_S and placement.until < self._deadline_at:
+                if self._host.world.in_fleet and obstacle == "paced":
+                    miss(self._host.world, self.facts, self.route, placement.outs, now)
                 self._leave_line(now)
                 return Wait(placement.until, "throttled")
         elif obstacle == "open" and last is None and not self._is_cold_ok and not self.line.ticket:
@@ -513,6 +520,17 @@ class CallMachine:
         for other in self.running:
             if other is not attempt:
                 other.lost = True
+
+    def resume(self, attempt: Attempt, outcome: Outcome, now: float) -> bool:
+        """The answer broke off, and the driver knows how to ask for its rest. Whether it may: the
+        attempt has then failed like one that never began to answer, and another follows."""
+        if self._committed is not attempt or self._ended:
+            self.end_attempt(attempt, outcome, now)
+            return False
+        self._settle(attempt, outcome, now)
+        self._committed = self._finish = None
+        self._after_failure(attempt, outcome, now)
+        return not self._ended
 
     def end_attempt(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         self._settle(attempt, outcome, now)

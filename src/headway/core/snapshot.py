@@ -93,6 +93,9 @@ class Capacity:
     concurrency: int | None = None
     rpm: float | None = None
     tpm: float | None = None
+    fleet_rpm: float | None = None
+    """Undivided, as is the next: what all processes share where a store counts for them."""
+    fleet_tpm: float | None = None
     input_tps: float | None = None
     output_tps: float | None = None
 
@@ -260,6 +263,15 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuationPolicy:
+    """Going on from another attempt after a stream broke off."""
+
+    enabled: bool = False
+    params: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Members that the request which asks for the rest has beside the first one's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """The rule that maps matching calls to endpoints."""
 
@@ -276,6 +288,7 @@ class Route:
     retry: RetryPolicy = RetryPolicy()
     hedge: HedgePolicy = HedgePolicy()
     admission: AdmissionPolicy = AdmissionPolicy()
+    continuation: ContinuationPolicy = ContinuationPolicy()
     coalesce: bool = False
     cache: CachePolicy = CachePolicy()
     mode: str | None = None
