@@ -54,6 +54,13 @@ soak: $(DEV)         ## A hundred thousand calls among faults; the process may g
 bench: $(DEV)        ## CPU per call and per chunk, wrapped against plain
 	$(PY) -m benchmarks.overhead $(ARGS)
 
+bench-policy: $(DEV) ## A policy of 10,000 routes: compile, look-up, decision; calls under a hostile policy server
+	$(PY) -m benchmarks.scale $(ARGS)
+	$(PY) -m benchmarks.hostile $(ARGS)
+
+swaps: $(DEV)        ## 10,000 policies put in force during 64 concurrent calls
+	$(PY) -m pytest -m slow tests/e2e/test_swaps.py $(ARGS)
+
 bench-peers:         ## CPU that a call costs through Headway and through LiteLLM's router, in one run
 	@test -x .venvs/peers/bin/python || bash scripts/make-venv .venvs/peers
 	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'
