@@ -7,8 +7,8 @@ Figures, each with its bound:
 - reading and compiling the document (bytes to snapshot), CPU seconds: at most 1;
 - looking a route up, by the number of routes: constant;
 - one decision (`Engine.begin` and the first `next_action`: filter, weigh, draw) among 8 and among
-  32 candidates, CPU of the median: at most 60 and 150 µs. Every endpoint has a profile, a rate and a
-  limit, so that every filter has something to look at, and evidence of its own;
+  32 candidates, CPU of the median: at most 60 and 150 µs. Every endpoint has a profile, a rate and
+  a limit, so that every filter has something to look at, and evidence of its own;
 - memory for each endpoint: compiled, and with live state (breaker, limits, evidence).
 
 Times are CPU of the calling thread; the least of several rounds of the median, since other work on
