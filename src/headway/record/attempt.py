@@ -31,10 +31,11 @@ class AttemptRecord:
     """One attempt. The transport fills in the second group before it reports the outcome."""
 
     __slots__ = (
-        "attempt", "busy_s", "content_chunks", "cost", "duration_s", "ended_wall_ns", "endpoint",
-        "finish_reasons", "outcome", "response_id", "response_model", "result", "server_address",
-        "server_port", "service_tier", "settled_usage", "span", "started", "status",
-        "system_fingerprint", "ttft_s", "upper_bound", "usage", "usage_injected", "wasted",
+        "attempt", "busy_s", "content_chunks", "continued", "cost", "duration_s", "ended_wall_ns",
+        "endpoint", "finish_reasons", "outcome", "response_id", "response_model", "result",
+        "server_address", "server_port", "service_tier", "settled_usage", "span", "started",
+        "status", "system_fingerprint", "ttft_s", "upper_bound", "usage", "usage_injected",
+        "wasted",
     )  # fmt: skip
 
     def __init__(self, attempt: Attempt, endpoint: Endpoint) -> None:
@@ -53,6 +54,8 @@ class AttemptRecord:
         self.server_port: int | None = None
         self.status: int | None = None
         self.usage_injected = False
+        self.continued = False
+        """It broke off, and another attempt went on from there: what it brought was used."""
 
         self.started = False
         self.outcome: Outcome | None = None
