@@ -138,7 +138,8 @@ def _is_value(field: Any) -> bool:
 def _value_class(stream: Any) -> Any:
     """The http library's class for plain fields."""
     [field] = type(stream)(data={"any": ""}, files={}, boundary=stream.boundary).fields
-    return type(field)
+    found: Any = type(field)
+    return found
 
 
 def _text(value: str | bytes) -> str:
