@@ -35,6 +35,7 @@ class Host(Router):
         mode: str = "enforce",
         disabled: bool = False,
         credentials: Mapping[str, Credential] | None = None,
+        clients: Mapping[str, Any] | None = None,
         seed: int = 0,
     ) -> None:
         self.events: list[Event] = []
@@ -43,6 +44,7 @@ class Host(Router):
             snapshot,
             mode=mode,
             credentials=credentials,
+            clients=clients,
             on_event=self.events.append,
             rng=random.Random(seed),
         )
