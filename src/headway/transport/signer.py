@@ -102,7 +102,9 @@ def signers_of(clients: Mapping[str, object]) -> Signers:
     """The declared clients, by name and colour. Raises `HeadwayError` for what is none."""
     found: dict[str, dict[bool, Signer]] = {}
     for name, given in clients.items():
-        several = cast("Sequence[Any]", given if isinstance(given, Sequence) else [given])
+        several: list[Any] = [given]
+        if isinstance(given, list | tuple):
+            several = list(cast("Sequence[Any]", given))
         for client in several:
             if not all(hasattr(client, method) for method in _METHODS):
                 raise HeadwayError(
