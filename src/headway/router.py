@@ -156,7 +156,6 @@ class Router:
         self._credentials = with_signers(credentials or {}, self._signers)
         self.board = Board()
         self.shelf = self._new_shelf(response_cache)
-        self._credentials = dict(credentials or {})
         self._hook = on_event
         self._is_closed = False
         tasklog.ensure_installed()

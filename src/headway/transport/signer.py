@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, cast
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from headway.credentials import Credential, CredentialUnavailable
 from headway.errors import HeadwayError
@@ -132,12 +133,10 @@ def with_signers(credentials: Mapping[str, Credential], signers: Signers) -> dic
     joined = dict(credentials)
     for name, colours in signers.items():
         hosts = {host for signer in colours.values() for host in patterns_of(signer.base_url)}
-        joined[name] = Credential(call=_no_key, hosts=sorted(hosts))
+        # Never sent: it stands for the client where calls of different keys are kept apart, and is
+        # not the same in another process, whose client may be another account's.
+        joined[name] = Credential(value=token_hex(), hosts=sorted(hosts))
     return joined
-
-
-def _no_key() -> NoReturn:
-    raise CredentialUnavailable("a client's key is its own")
 
 
 _METHODS = ("_prepare_options", "_prepare_request", "_build_headers", "_client", "base_url")
