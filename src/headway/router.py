@@ -1,3 +1,4 @@
+# long: one public class: its parameters, and what the transports ask of it
 """Router: the state of one process, shared by any number of clients.
 
 It owns the engine (decisions), the policy supply (where decisions come from), the books (what calls
