@@ -103,9 +103,9 @@ def decide_us(snapshot: Snapshot, rounds: int) -> float:
     now = 1.0
     for _ in range(200):  # so that every endpoint has been seen to work
         now = one(engine, model, now)[1]
-    medians = []
+    medians: list[float] = []
     for _ in range(5):
-        took = []
+        took: list[int] = []
         for _ in range(rounds):
             spent, now = one(engine, model, now)
             took.append(spent)
@@ -131,7 +131,7 @@ def memory_bytes() -> tuple[float, float]:
     made = document(ENDPOINTS, 1, 8)
     compile_document(json.dumps(made).encode(), source="warm", fetched=False)
     few = document(10, 1, 8)
-    sizes = []
+    sizes: list[tuple[int, int]] = []
     for each in (few, made):
         content = json.dumps(each).encode()
         gc.collect()

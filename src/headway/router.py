@@ -168,11 +168,12 @@ class Router:
             observer=self._telemetry,
             mode=mode,
         )
+        # Whoever switches Headway off must not depend on its policy being there, sound or signed.
         self._supply = PolicySupply(
-            policy,
+            pass_through(NOWHERE) if self.disabled else policy,
             allowed_hosts=allowed_hosts,
             own_hosts=own_hosts,
-            public_keys=public_keys,
+            public_keys=None if self.disabled else public_keys,
             allow_unsigned=allow_unsigned,
             policy_id=policy_id,
             instance=instance or os.environ.get("HEADWAY_INSTANCE") or None,
@@ -185,7 +186,7 @@ class Router:
             wall_clock=self.wall_clock,
         )
         self.engine = Engine(
-            self._first_snapshot(),
+            self._supply.initial(),
             zone=zone,
             rng=self.rng,
             lock=threading.Lock(),
@@ -344,12 +345,6 @@ class Router:
             return Shelf(wanted, clock=self.clock, wall_clock=self.wall_clock)
         except ValueError as exc:
             raise HeadwayError(f"response_cache: {exc}") from None
-
-    def _first_snapshot(self) -> Snapshot:
-        if self.disabled:
-            # Whoever switches Headway off must not depend on its policy being there, or sound.
-            return pass_through(NOWHERE)
-        return self._supply.initial()
 
     def _warn_once(self, text: str, name: str) -> None:
         told = (text, name)

@@ -48,6 +48,11 @@ long ("cooling"), or 200 saying that this was the last for now ("exhausted"). Th
 elsewhere; where there is nowhere else, a wait that may be for nothing is worse than asking."""
 
 
+def on_surface(model: str, surface: str) -> str:
+    """What a cool-down is kept under that stands for one surface of a model alone."""
+    return f"{model} ({surface})"
+
+
 class EndpointState:
     """The mutable side of one endpoint."""
 
@@ -84,7 +89,8 @@ class EndpointState:
         """Whether a rate per minute is published; saves asking the gates on every call."""
         self.breakers: dict[str, Breaker] = {}
         self.outs: dict[str, tuple[float, str]] = {}
-        """model -> (until, reason): cool-downs asked for or guessed, and quarantined models."""
+        """model, or model `on_surface` -> (until, reason): cool-downs asked for or guessed, and
+        what isn't there."""
         self.throttles_in_row = 0
         self.call_time_s = 1.0
         self.last_success_at = -INFINITY
