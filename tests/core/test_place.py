@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -417,7 +418,7 @@ def test_with_too_little_left_soft_evidence_no_longer_keeps_an_endpoint_out() ->
         assert not bench.breaker(name).is_hard
 
     # All three take calls again, as usual ones: a probe at a time would be too little for a fleet.
-    run_into(bench, "c", 5)
+    run_into(bench, "c", 15)
     chosen = [put(bench) for _ in range(8)]
     assert {where(p) for p in chosen} <= {"a", "b"}
     assert not any(p.is_probe for p in chosen)
@@ -730,10 +731,49 @@ def test_a_warm_endpoint_past_the_classs_objective_is_left() -> None:
     request = bench.request(facts(session="s"))
 
     def reason(slo_s: float) -> str:
-        return put(bench, request._replace(ttft_slo_s=slo_s), now=200.0).reason
+        return put(bench, request._replace(promised=(slo_s, INFINITY, INFINITY)), now=200.0).reason
 
     assert reason(2.5) == "affinity"
     assert reason(2.49) == "weight"
+
+
+@pytest.mark.parametrize(
+    ("promised", "kept"),
+    [
+        pytest.param((INFINITY, 0.02, INFINITY), True, id="per token"),
+        pytest.param((INFINITY, 0.019, INFINITY), False, id="per token, missed"),
+        pytest.param((INFINITY, INFINITY, 6.5), True, id="in whole"),
+        pytest.param((INFINITY, INFINITY, 6.49), False, id="in whole, missed"),
+    ],
+)
+def test_every_objective_of_the_class_counts(
+    promised: tuple[float, float, float], kept: bool
+) -> None:
+    """2 s, then 200 tokens of 20 ms, half a second away: warm there, unless something is missed."""
+    bench = Bench(
+        route({"a": 1, "b": 1}), endpoints=[endpoint("b", profile=profile(2.0, 0.02), rtt_s=0.5)]
+    )
+    bench.prove("a", "b")
+    bench.serve(0.0, takes=2.5 + 200 * 0.02, pinned_to="b", session="s")
+    request = bench.request(facts(session="s"))._replace(promised=promised)
+
+    assert (put(bench, request, now=200.0).reason == "affinity") is kept
+
+
+def test_an_objective_is_held_against_the_profiles_own_p99_and_what_was_seen() -> None:
+    bench = Bench(
+        route({"a": 1, "b": 1}, affinity=AffinityPolicy(key=())),
+        endpoints=[
+            endpoint("a", profile=profile(1.0, 0.01, p99_s=3.0)),
+            endpoint("b", profile=profile(1.0, 0.01, p99_s=1.0)),
+        ],
+        rng=random.Random(1),
+    )
+    bench.prove("a", "b")
+    request = bench.request()._replace(promised=(1.5, INFINITY, INFINITY))
+
+    chosen = Counter(where(put(bench, request, now=500.0)) for _ in range(400))
+    assert chosen["a"] < 0.1 * chosen["b"]  # twice what is promised: e^-3.3
 
 
 def test_a_due_probe_comes_before_affinity() -> None:
