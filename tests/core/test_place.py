@@ -418,7 +418,7 @@ def test_with_too_little_left_soft_evidence_no_longer_keeps_an_endpoint_out() ->
         assert not bench.breaker(name).is_hard
 
     # All three take calls again, as usual ones: a probe at a time would be too little for a fleet.
-    run_into(bench, "c", 15)
+    run_into(bench, "c", 5)
     chosen = [put(bench) for _ in range(8)]
     assert {where(p) for p in chosen} <= {"a", "b"}
     assert not any(p.is_probe for p in chosen)

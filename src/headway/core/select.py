@@ -6,9 +6,10 @@ the mean of the known ones,
 
     p = weight x exp(-(q / q_min - 1) / 0.3) x slow start x penalty
 
-and then one draw by p x 0.05^(own outstanding / (n x share)), share being p over the sum of all: own
-outstanding attempts smooth the draw around the shares wanted, and do not draw them back to the
-published ones. With choices = k, k draws by p of which the one with the lowest own outstanding /
+and then one draw by p x 0.05^(own outstanding / (n x share)), share being what the first two factors
+come to: own outstanding attempts smooth the draw around the shares wanted, and do not draw them back
+to the published ones. (Slow start and penalty are left out: what has just failed must be asked again
+soon enough for its breaker to learn of it.) With choices = k, k draws by p of which the one with the lowest own outstanding /
 weight is kept. Load figures of a shared snapshot never rank endpoints from call to call: ranking by
 a 10 s old snapshot herds (1.7 to 3.7 x the mean latency of an informed gateway), while this rule
 stays within 1.08 x at any age of the policy.
@@ -53,6 +54,7 @@ class Candidate:
         "slow_start",
         "state",
         "usd",
+        "wanted",
         "weight",
     )
 
@@ -70,6 +72,8 @@ class Candidate:
         self.q = 1.0
         self.slow_start = 1.0
         self.penalty = 1.0
+        self.wanted = weight
+        """By weight, residual, objectives and price: p but for what is to pass within a minute."""
         self.p = 0.0
         self.excess = 0.0
         """Predicted over promised latency, the worst of the class's objectives; see `expect`."""
@@ -124,16 +128,18 @@ def weigh(candidates: Sequence[Candidate], choice: Choice, now: float) -> None:
         c.q = r / mean if r is not None else 1.0
         q_min = min(q_min, c.q)
     for c in candidates:
-        c.slow_start = slow_start(c.breaker, now)
-        badness = c.state.badness(now)
-        c.penalty = math.exp(-PENALTY_PER_BADNESS * badness) if badness else 1.0
-        c.p = c.weight * math.exp(-(c.q / q_min - 1.0) / SHARPNESS) * c.slow_start * c.penalty
+        c.wanted = c.weight * math.exp(-(c.q / q_min - 1.0) / SHARPNESS)
     if choice.is_promised:
         for c in candidates:
             if c.excess > 1.0:
-                c.p *= math.exp(-(c.excess - 1.0) / SHARPNESS)
+                c.wanted *= math.exp(-(c.excess - 1.0) / SHARPNESS)
     if choice.usd_per_second > 0:
         _weigh_price(candidates, choice.usd_per_second)
+    for c in candidates:
+        c.slow_start = slow_start(c.breaker, now)
+        badness = c.state.badness(now)
+        c.penalty = math.exp(-PENALTY_PER_BADNESS * badness) if badness else 1.0
+        c.p = c.wanted * c.slow_start * c.penalty
 
 
 def _weigh_price(candidates: Sequence[Candidate], usd_per_second: float) -> None:
@@ -144,7 +150,7 @@ def _weigh_price(candidates: Sequence[Candidate], usd_per_second: float) -> None
     totals = [(c.expected_s or 0.0) + (c.usd or 0.0) / usd_per_second for c in priced]
     best = min(totals)
     for c, total in zip(priced, totals, strict=True):
-        c.p *= math.exp(-(total / best - 1.0) / SHARPNESS) if best > 0 else 1.0
+        c.wanted *= math.exp(-(total / best - 1.0) / SHARPNESS) if best > 0 else 1.0
 
 
 def draw(candidates: Sequence[Candidate], weights: Sequence[float], rng: Rng) -> Candidate:
@@ -166,8 +172,10 @@ def steady(candidates: Sequence[Candidate], choice: Choice) -> Candidate:
     if draws >= 2:
         return _least_of_draws(candidates, draws, choice.rng)
     n = len(candidates)
-    total = sum(c.p for c in candidates)
-    loads = [c.state.inflight * total / (n * c.p) if c.p > 0 else math.inf for c in candidates]
+    total = sum(c.wanted for c in candidates)
+    loads = [
+        c.state.inflight * total / (n * c.wanted) if c.wanted > 0 else math.inf for c in candidates
+    ]
     least = min(loads)  # only differences matter; subtracting keeps the powers in range
     weights = [
         c.p * OUTSTANDING_BASE ** (load - least) if math.isfinite(load) else 0.0
