@@ -9,7 +9,11 @@ DEV   := $(VENV)/.installed-dev
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real test test-slow parity check bench dropin mutation simulate-report schema docs-tables api build clean
+<<<<<<< HEAD
+.PHONY: help demo demo-real test test-slow parity check bench bench-peers dropin mutation simulate-report schema docs-tables api build clean
+=======
+.PHONY: help demo demo-real test test-slow parity check bench fuzz soak dropin mutation simulate-report schema docs-tables api build clean
+>>>>>>> main
 
 help:                ## Show this list
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -42,8 +46,18 @@ check: $(DEV)        ## Lint, format, types (mypy and pyright, strict), import c
 	$(BIN)/basedpyright --pythonpath $(PY)
 	$(BIN)/lint-imports
 
+fuzz: $(DEV)         ## A million damaged streams through the observer, then ten minutes of atheris
+	$(PY) -m tests.fuzz.run $(ARGS)
+	@if $(PY) -m pip install -q --only-binary :all: --group fuzz; then $(PY) -m tests.fuzz.guided; \
+	else echo "atheris has no wheel for this Python"; fi
+
 bench: $(DEV)        ## CPU per call and per chunk, wrapped against plain
 	$(PY) -m benchmarks.overhead $(ARGS)
+
+bench-peers:         ## CPU that a call costs through Headway and through LiteLLM's router, in one run
+	@test -x .venvs/peers/bin/python || bash scripts/make-venv .venvs/peers
+	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'
+	.venvs/peers/bin/python -m benchmarks.peers $(ARGS)
 
 dropin: $(DEV)       ## openai-python's own tests, run against wrapped clients
 	$(PY) tests/dropin/run.py $(ARGS)

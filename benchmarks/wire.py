@@ -109,7 +109,7 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
                     b"content-length: %d\r\n\r\n%s" % (len(WHOLE), WHOLE)
                 )
             await writer.drain()
-    except (asyncio.IncompleteReadError, ConnectionError):
+    except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
         writer.close()
 
 

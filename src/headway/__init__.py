@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         WrapError,
     )
     from headway.policy.models import Policy
+    from headway.policy.signing import PublicKeys
     from headway.router import Router
 
 __version__: Final = "0.1.0"
@@ -51,6 +52,7 @@ __all__ = [
     "NoEndpointAvailable",
     "Policy",
     "PolicyError",
+    "PublicKeys",
     "Rejected",
     "Router",
     "Shed",
@@ -79,6 +81,7 @@ _MODULES: Final = frozenset({"errors", "events", "otel", "tenacity", "testing"})
 _HOMES: Final = {
     "Credential": "headway.credentials",
     "Policy": "headway.policy.models",
+    "PublicKeys": "headway.policy.signing",
     "Router": "headway.router",
     "wrap": "headway.client",
 }

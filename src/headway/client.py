@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
 
 import openai
@@ -32,12 +32,15 @@ if TYPE_CHECKING:
 
     from headway.core.model import Rng, Sink
     from headway.credentials import Credential
+    from headway.policy.signing import PublicKeys
     from headway.policy.sources import PolicyArgument
     from headway.router import Router
 
 ClientT = TypeVar("ClientT", bound="openai.OpenAI | openai.AsyncOpenAI | ModuleType")
 
 POLICY_VARIABLE = "HEADWAY_POLICY"
+KEYS_VARIABLE = "HEADWAY_POLICY_KEYS"
+UNSIGNED_VARIABLE = "HEADWAY_POLICY_UNSIGNED"
 SDK_DEFAULT = "AsyncHttpxClientWrapper"
 """The class of the http client that the SDK makes where the user gives none."""
 SHARED_ROUTERS_MAX = 256
@@ -51,9 +54,13 @@ class RouterOptions(TypedDict, total=False):
     zone: str | None
     credentials: Mapping[str, Credential]
     allowed_hosts: Sequence[str] | None
-    public_keys: Mapping[str, str | bytes] | None
+    public_keys: PublicKeys | Mapping[str, str | bytes] | None
+    allow_unsigned: bool
+    policy_id: str | None
+    instance: str | None
     cache_dir: str | os.PathLike[str] | None
     shared_state: Any  # an object of headway.shared_state, an optional extra
+    response_cache: MutableMapping[str, bytes] | str | None
     on_event: Sink | None
     clock: Callable[[], float] | None
     rng: Rng | None
@@ -211,6 +218,8 @@ def _router_for(
         return policy
     if policy is None:
         policy = os.environ.get(POLICY_VARIABLE) or None
+        if policy is not None:
+            options = _with_keys_of_environment(options)
     # Without a policy, clients of one base URL share what they learn of it.
     name = policy if policy is not None else ("builtin", str(client.base_url))
     _shared[:] = [entry for entry in _shared if entry[2]() is not None]
@@ -224,6 +233,18 @@ def _router_for(
     if len(_shared) < SHARED_ROUTERS_MAX:
         _shared.append((name, options, weakref.ref(router)))
     return router
+
+
+def _with_keys_of_environment(options: RouterOptions) -> RouterOptions:
+    """Whoever names the policy in the environment says there who signs it. Code goes first."""
+    keys = os.environ.get(KEYS_VARIABLE)
+    if keys and options.get("public_keys") is None:
+        from headway.policy.signing import keys_from_text
+
+        options = {**options, "public_keys": keys_from_text(keys)}
+    if os.environ.get(UNSIGNED_VARIABLE, "").strip().lower() in ("1", "true", "yes", "on"):
+        options = {"allow_unsigned": True, **options}
+    return options
 
 
 def _own_hosts(base_url: str) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from headway import tasklog
@@ -35,7 +35,7 @@ from headway.core.model import (
     Sink,
 )
 from headway.core.snapshot import Endpoint, Snapshot
-from headway.core.views import EndpointStatus, Explanation, PoolStatus
+from headway.core.views import EndpointStatus, Explanation, PoolStatus, VersionStatus
 from headway.cost import Pricer
 from headway.credentials import Credential, credential_named
 from headway.errors import HeadwayError
@@ -43,6 +43,8 @@ from headway.policy.builtin import pass_through
 from headway.policy.decide import PolicyStatus
 from headway.policy.supply import PolicySupply
 from headway.record import Books, CallRecord, ObservedCalls
+from headway.share.board import Board
+from headway.share.shelf import Shelf
 from headway.task import current_scope
 from headway.transport import body as bodies
 from headway.transport.pins import PinMap
@@ -50,6 +52,7 @@ from headway.transport.pins import PinMap
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
+    from headway.policy.signing import PublicKeys
     from headway.policy.sources import PolicyArgument
 
 _log = logging.getLogger("headway")
@@ -75,6 +78,8 @@ class RouterStatus(NamedTuple):
     pools: tuple[PoolStatus, ...]
     observed: ObservedCalls
     """Calls in observe mode, and how often Headway would have done otherwise."""
+    versions: tuple[VersionStatus, ...]
+    """The latest versions of the policy, the one in force first, and the calls begun under each."""
 
 
 class Router:
@@ -88,9 +93,16 @@ class Router:
         credentials: name -> `Credential`; a document can only name them.
         allowed_hosts: host patterns a fetched document may send calls to.
         own_hosts: hosts that are always allowed: `wrap` puts the client's own here.
-        public_keys: for signed documents, which this version can't check: only None is accepted.
+        public_keys: who must have signed the document: key id -> Ed25519 public key, one of them
+            being enough, or `PublicKeys`. Needs `headway[signing]`.
+        allow_unsigned: accept a document from another machine that nobody has to sign. Without this
+            or `public_keys` such a policy is refused.
+        policy_id: which policy the document has to be a version of; None: whichever comes first.
+        instance: this process's name in rollouts; None: HEADWAY_INSTANCE, else the host's name.
         cache_dir: where the last good document is kept across restarts; None keeps none.
         shared_state: for fleet-wide quotas, which this version has not: only None is accepted.
+        response_cache: where routes that say `cache` keep answers: None (memory of this process), a
+            mutable mapping such as `cachetools.TTLCache`, or a Redis URL ("headway[redis]").
         on_event: receives every event (`headway.events`) after the decision; what it raises is
             logged and goes no further.
         clock: monotonic seconds; `clock.wall()`, if there is one, gives Unix seconds.
@@ -103,7 +115,7 @@ class Router:
         PolicyError: the first document is bad, or cannot be had and nothing is cached.
     """
 
-    def __init__(
+    def __init__(  # long: one argument a line
         self,
         policy: PolicyArgument | Snapshot,
         *,
@@ -112,9 +124,13 @@ class Router:
         credentials: Mapping[str, Credential] | None = None,
         allowed_hosts: Sequence[str] | None = None,
         own_hosts: Sequence[str] = (),
-        public_keys: Mapping[str, str | bytes] | None = None,
+        public_keys: PublicKeys | Mapping[str, str | bytes] | None = None,
+        allow_unsigned: bool = False,
+        policy_id: str | None = None,
+        instance: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
         shared_state: object | None = None,
+        response_cache: MutableMapping[str, bytes] | str | None = None,
         on_event: Sink | None = None,
         clock: Callable[[], float] | None = None,
         rng: Rng | None = None,
@@ -129,6 +145,8 @@ class Router:
         self.wall_clock: Callable[[], float] = getattr(clock, "wall", time.time)
         self.rng: Rng = rng if rng is not None else random.Random()
         self.pins = PinMap()
+        self.board = Board()
+        self.shelf = self._new_shelf(response_cache)
         self._credentials = dict(credentials or {})
         self._hook = on_event
         self._is_closed = False
@@ -144,6 +162,9 @@ class Router:
             allowed_hosts=allowed_hosts,
             own_hosts=own_hosts,
             public_keys=public_keys,
+            allow_unsigned=allow_unsigned,
+            policy_id=policy_id,
+            instance=instance or os.environ.get("HEADWAY_INSTANCE") or None,
             credentials=self._credentials,
             zone=zone,
             cache_dir=cache_dir,
@@ -195,6 +216,7 @@ class Router:
             self.engine.status(now),
             self.engine.pools(now),
             self._books.observed,
+            self.engine.versions(),
         )
 
     def explain(
@@ -238,6 +260,7 @@ class Router:
         if not self._is_closed:
             self._is_closed = True
             self._supply.close()
+            self.shelf.close()
 
     # -- for the transports (see headway.transport.ports.CallHost)
 
@@ -289,6 +312,12 @@ class Router:
 
     # -- inside
 
+    def _new_shelf(self, wanted: object) -> Shelf:
+        try:
+            return Shelf(wanted, clock=self.clock, wall_clock=self.wall_clock)
+        except ValueError as exc:
+            raise HeadwayError(f"response_cache: {exc}") from None
+
     def _first_snapshot(self) -> Snapshot:
         if self.disabled:
             # Whoever switches Headway off must not depend on its policy being there, or sound.
@@ -312,7 +341,7 @@ class Router:
             facts.priority = found.priority
 
     def _adopt(self, snapshot: Snapshot) -> None:
-        self.engine.swap(snapshot, self.clock())
+        self.engine.swap(snapshot, self.clock(), holding=self.pins.endpoint_ids())
 
     def _on_event(self, event: Event) -> None:
         if type(event) not in _RECORDED and not _is_only_observed(event, self.mode):
@@ -327,6 +356,8 @@ class Router:
         # The parent may have held the lock at the fork, and jitter must differ from the parent's.
         self.rng = random.Random() if isinstance(self.rng, random.Random) else self.rng
         self.engine.after_fork(threading.Lock(), self.rng)
+        self.board = Board()  # the parent's requests are answered there
+        self.shelf.after_fork()
 
 
 def _is_only_observed(event: Event, mode: str) -> bool:

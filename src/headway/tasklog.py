@@ -188,6 +188,7 @@ def task_line(task: Task, calls: list[dict[str, object]]) -> dict[str, Any]:
         parent=None if task.parent is None else task.parent.id,
         part=True if task.part_of is not None else None,
         attributes=dict(task.attributes) or None,
+        saved_usd=_usd(task.saved or None),
     )
     return line | {"calls": calls}
 
@@ -211,9 +212,17 @@ def call_line(record: CallRecord) -> dict[str, object]:
     line |= _given(
         endpoint=None if winner is None else winner.endpoint.id,
         **{"observed_rejected" if record.is_observed else "rejected": refused},
+        policy_version=None if record.call is None else record.call.snapshot.version,
         retry_denied=record.denied_by,
         queue_s=_seconds(record.queue_wait_s or None),
     )
+    shared = record.shared
+    if shared is not None:
+        line |= _given(
+            decision=shared.decision,
+            callers=shared.callers if shared.callers > 1 else None,
+            saved_usd=_usd(shared.saved or None),
+        )
     return line | {"attempts": [attempt_line(a) for a in record.attempts]}
 
 

@@ -418,6 +418,21 @@ def test_turns_are_divided_six_three_one_between_the_bands() -> None:
     assert [served.count(band) for band in (0, 1, 2)] == [60, 30, 10]
 
 
+def test_a_turn_goes_to_the_band_that_is_furthest_behind_its_share() -> None:
+    queue = WaitQueue()
+    for _ in range(10):
+        for priority in (1, 0, -1):
+            queue.offer(ticket(priority), 1000)
+
+    turns = [t.band for _ in range(10) if (t := queue.grant(0.1)) is not None]
+
+    assert turns == [0, 1, 2, 0, 0, 1, 0, 0, 1, 0]
+
+
+def test_a_waiter_may_be_shed_unless_it_says_otherwise() -> None:
+    assert Ticket(0, None, 0.0, 2.0).sheddable
+
+
 def test_unused_turns_go_to_whoever_waits() -> None:
     queue = filled(*(ticket(-1) for _ in range(5)))
 

@@ -94,9 +94,9 @@ def test_a_new_breaker_lets_attempts_through_that_are_no_probes() -> None:
     assert breaker.open_time_s(0.0) == 0.0
     assert breaker.trips(0.0) == 0
     assert breaker.closed_at is None
-    assert not breaker.proven
-    assert not breaker.is_hard
-    assert breaker.reason == ""
+    assert (breaker.proven, breaker.is_hard, breaker.reason) == (False, False, "")
+    assert breaker.open_until == -math.inf
+    assert breaker.failures_in_row == 0
 
 
 # ---------------------------------------------------------------- consecutive failures
@@ -114,7 +114,8 @@ def test_three_hard_failures_one_after_another_open_it() -> None:
     assert breaker.reason == "consecutive"
     assert breaker.is_hard
     assert breaker.open_until == pytest.approx(11.2)
-    assert not breaker.proven
+    assert breaker.proven is False
+    assert breaker.failures_in_row == 0  # it has changed state
 
 
 def test_a_success_between_failures_starts_the_count_again() -> None:
@@ -354,6 +355,7 @@ def test_a_slow_answer_is_bad_but_proves_that_it_works() -> None:
 
     breaker.record_slow(take(breaker, 1.0), 1.0)
     assert breaker.proven
+    assert breaker.failures_in_row == 0
     finish(breaker, HARD, 1.0)
     assert state_of(breaker) is State.CLOSED  # the row was broken
     for _ in range(6):
@@ -388,6 +390,17 @@ def test_a_stale_slow_answer_is_ignored() -> None:
 
 
 # ---------------------------------------------------------------- how long it stays open
+
+
+def test_the_time_until_a_probe_is_never_below_zero() -> None:
+    breaker = breaker_that_works()
+    trip(breaker, at=0.0)
+    assert breaker.open_time_s(4.0) == 6.0
+    assert breaker.open_time_s(10.5) == 0.0
+
+    take(breaker, 11.0)
+    assert breaker.open_time_s(12.0) == 29.0
+    assert breaker.open_time_s(41.5) == 0.0
 
 
 def test_refuses_until_it_has_cooled_off_then_lets_exactly_one_probe_through() -> None:
@@ -522,6 +535,8 @@ def test_a_failure_ends_the_clean_minutes() -> None:
 
     finish(breaker, HARD, 89.0)
     assert breaker.trips(1000.0) == 2
+    work(breaker, 90.0, times=3)
+    assert breaker.trips(149.0) == 2  # the successes before it no longer count either
     work(breaker, 90.0)
     assert breaker.trips(148.0) == 2
     assert breaker.trips(149.0) == 1
@@ -618,6 +633,27 @@ def test_a_probe_that_hangs_is_replaced_when_its_lease_ends_and_its_answer_is_st
     breaker.record(second, GOOD, 40.0, 42.0)
 
     assert state_of(breaker) is State.CLOSED
+
+
+def test_a_hung_probes_answer_stays_stale_after_the_next_one_has_settled_it() -> None:
+    breaker = breaker_that_works()
+    trip(breaker, at=0.0)
+    hung = take(breaker, 10.0)
+    finish(breaker, GOOD, 40.0)
+
+    breaker.record(hung, HARD, 10.0, 41.0)
+
+    assert state_of(breaker) is State.CLOSED
+    assert breaker.failures_in_row == 0
+
+
+def test_a_permit_of_no_generation_settles_nothing_however_many_probes_hung() -> None:
+    breaker = breaker_that_works()
+    trip(breaker, at=0.0)
+    for at in (10.0, 40.0, 70.0):
+        take(breaker, at)
+        breaker.record(Permit(-1, is_probe=False), GOOD, at, at)
+        assert state_of(breaker) is State.HALF_OPEN
 
 
 def test_a_cancelled_probe_neither_closes_nor_reopens_and_the_next_may_go_at_once() -> None:

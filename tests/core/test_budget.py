@@ -114,6 +114,25 @@ def test_capacity_is_half_the_recent_peak_in_flight_and_fades() -> None:
     assert budget.capacity(1e4) == 5.0
 
 
+def test_from_twice_the_floor_on_the_capacity_follows_the_concurrency() -> None:
+    budget = RetryBudget(POLICY, 0.0)
+    budget.note_inflight(10, 0.0)
+    assert budget.capacity(0.0) == 5.0
+
+    budget.note_inflight(12, 0.0)
+
+    assert budget.capacity(0.0) == 6.0
+
+
+def test_a_full_budget_of_a_busy_pool_stays_full() -> None:
+    budget = RetryBudget(POLICY, 0.0)
+    budget.note_inflight(12, 0.0)
+    for _ in range(100):
+        budget.deposit(0.0)
+
+    assert budget.balance(0.0) == 6.0
+
+
 def test_a_lower_concurrency_does_not_hide_the_recent_peak_but_a_higher_one_replaces_it() -> None:
     budget = RetryBudget(POLICY, 0.0)
     budget.note_inflight(40, 0.0)
@@ -243,7 +262,7 @@ def test_a_quiet_hour_saves_up_three_hedges_at_most() -> None:
     for _ in range(1000):
         hedges.deposit()
 
-    assert hedges.balance == HEDGE_CAPACITY
+    assert hedges.balance == 3.0
     assert [hedges.withdraw() for _ in range(4)] == [True, True, True, False]
 
 

@@ -23,6 +23,7 @@ from headway.core.model import (
     Send,
 )
 from headway.core.snapshot import (
+    Capacity,
     DeadlinePolicy,
     Fallback,
     RetryPolicy,
@@ -155,7 +156,7 @@ def test_only_the_first_report_of_an_attempt_counts() -> None:
     before = list(bench.events)
 
     hand.end(attempt, BROKEN, 2.0)
-    assert not hand.call.on_first_token(attempt, 2.0)
+    assert hand.call.on_first_token(attempt, 2.0) is False
 
     assert bench.events == before
     assert bench.state("a").inflight == 0
@@ -319,6 +320,13 @@ def test_an_empty_budget_is_told_once_until_a_success() -> None:
     bench.begin().fail(0.0)
 
     assert len(bench.of(BudgetExhausted)) == 2
+
+
+def test_a_budget_that_was_never_there_is_told_of_too() -> None:
+    bench = Bench(route({"a": 1, "b": 1}, retry=RetryPolicy(budget_start=0.0)))
+    bench.begin().fail(0.0)
+
+    assert bench.of(BudgetExhausted) == [BudgetExhausted("chat", 0.0)]
 
 
 def test_a_success_credits_a_tenth_once_per_call() -> None:
@@ -489,7 +497,7 @@ def test_a_hint_without_meaning_is_ignored(hint: float) -> None:
     hand = bench.begin()
     hand.fail(0.0, UNAVAILABLE._replace(retry_after_s=hint))
 
-    assert hand.wait(0.0, "backoff").until == 0.25
+    assert hand.wait(0.0, "backoff").until == 0.375
 
 
 def test_throttles_without_a_hint_keep_everyone_away_longer_and_longer() -> None:
@@ -502,6 +510,13 @@ def test_throttles_without_a_hint_keep_everyone_away_longer_and_longer() -> None
     bench.serve(40.0, THROTTLED, takes=0.0, attempts_max=1)
 
     assert bench.state("a").out_until("m") == (40.5, "cooling")
+
+
+def test_the_first_throttle_without_a_hint_is_the_shortest() -> None:
+    bench = Bench(AB, rng=Even(0.0))
+    bench.serve(0.0, THROTTLED, takes=0.0, pinned_to="a", attempts_max=1)
+
+    assert bench.state("a").out_until("m")[0] == 0.5
 
 
 def test_overload_with_a_hint_cools_the_endpoint_too() -> None:
@@ -539,6 +554,15 @@ def test_a_failure_that_says_nothing_is_repeated_at_once_for_free_and_teaches_no
     for _ in range(9):
         bench.begin(attempts_max=1).fail(0.0, free())
     assert breaker.state.value == "closed"
+
+
+def test_a_free_retry_that_is_never_sent_gives_nothing_back() -> None:
+    bench = Bench(A)
+    hand = bench.begin()
+    hand.fail(0.0, free())
+    hand.call.cancel(0.0)
+
+    assert bench.balance(0.0) == 3.0
 
 
 def test_free_retries_are_honoured_twice() -> None:
@@ -666,11 +690,11 @@ def test_a_first_token_limit_on_a_call_that_is_not_streamed_allows_for_the_whole
 def test_a_retry_that_would_start_past_the_deadline_is_not_scheduled() -> None:
     bench = Bench(A, rng=Even(0.5))
     hand = bench.begin(deadline_at=10.0)
-    last = hand.fail(9.8)
+    last = hand.fail(9.75)  # a quarter of a second before it
 
-    assert hand.finish(9.8).attempt is last
+    assert hand.finish(9.75).attempt is last
     assert denied(bench) == ["deadline"]
-    assert bench.balance(9.8) == 3.0
+    assert bench.balance(9.75) == 3.0
 
 
 def test_a_hint_past_the_deadline_surfaces_the_failure_now() -> None:
@@ -709,6 +733,17 @@ def test_a_throttled_wait_past_the_deadline_is_refused() -> None:
     assert bench.begin(0.0, deadline_at=51.0).wait(0.0, "throttled").until == 50.0
     refused = bench.begin(0.0, deadline_at=50.0).refusal(0.0)
     assert (refused.reason, refused.retry_after_s) == ("throttled", 50.0)
+
+
+def test_a_rate_that_allows_nothing_before_the_deadline_is_refused_as_a_throttle() -> None:
+    bench = Bench(A, endpoints=[endpoint("a", capacity=Capacity(rpm=60.0))])
+    for _ in range(11):
+        bench.serve(0.0, takes=0.0)
+
+    refused = bench.begin(0.0, deadline_at=1.0).refusal(0.0)
+
+    assert (refused.reason, refused.retry_after_s) == ("throttled", 1.0)
+    assert refused.detail == (("a", "paced", 1.0),)
 
 
 # ---------------------------------------------------------------- nothing left

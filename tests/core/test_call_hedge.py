@@ -8,10 +8,18 @@ from headway.core.model import (
     AttemptKind,
     CallEnded,
     CallFacts,
+    Event,
     Outcome,
     Send,
 )
-from headway.core.snapshot import Capacity, DeadlinePolicy, HedgePolicy, RetryPolicy, Route
+from headway.core.snapshot import (
+    Capacity,
+    DeadlinePolicy,
+    Fallback,
+    HedgePolicy,
+    RetryPolicy,
+    Route,
+)
 from tests.core.build import BROKEN, DONE, Bench, Even, Extra, F, Hand, endpoint, facts, route
 
 HEDGED = HedgePolicy(enabled=True, delay_s=1.0)
@@ -52,6 +60,7 @@ def test_after_the_delay_a_second_attempt_runs_beside_the_first() -> None:
     second = hand.send(1.0)
 
     assert second.kind is AttemptKind.HEDGE
+    assert second.backoff_s == 0.0
     assert second.endpoint_id != first.endpoint_id
     assert hand.call.running == [first, second]
     assert hand.wait(1.0, "running")
@@ -128,6 +137,34 @@ def test_a_failed_first_attempt_leaves_the_hedge_to_bring_the_answer() -> None:
     assert hand.wait(2.0, "running")  # and no further hedge goes where the first has just failed
     hand.end(second, DONE, 3.0)
     assert hand.finish(3.0).attempt is second
+
+
+def test_a_further_hedge_goes_to_a_fallback_only_where_it_is_for_the_failure_seen() -> None:
+    def third(on: str) -> list[str]:
+        fallback = Fallback(endpoint="f", on=frozenset({on}))
+        bench = hedging(r=route({"a": 1, "b": 1}, hedge=HEDGED, fallback=[fallback]))
+        hand = both_running(bench)
+        first, second = hand.call.running
+        hand.end(first, BROKEN, 2.0)
+        hand.next(2.0)  # the second has run for a second alone
+        return [a.endpoint_id for a in hand.call.running if a is not second]
+
+    assert third("server_error") == ["f"]
+    assert third("rate_limited") == []
+
+
+def test_a_hedged_call_lets_go_of_its_listener_when_the_last_of_its_attempts_has_ended() -> None:
+    bench, own = hedging(), list[Event]()
+    call = bench.engine.begin(facts(), 0.0, sink=own.append)
+    assert call is not None
+    hand = Hand(call, 0.0)
+    first, second = hand.send(0.0), hand.send(1.0)
+    hand.end(second, DONE, 2.0)
+    assert call._sink is not None
+    hand.end(first, CANCELLED, 2.1)
+
+    assert call._sink is None
+    assert [type(e) for e in own[-3:]] == [AttemptEnded, CallEnded, AttemptEnded]
 
 
 def test_when_both_fail_the_call_goes_on_as_after_any_failure() -> None:

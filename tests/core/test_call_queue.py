@@ -434,6 +434,23 @@ def test_a_waiter_evicted_from_the_cold_line_goes_ahead_unproven(
     assert low.send(0.0).number == 1
 
 
+def test_who_was_evicted_from_the_cold_line_may_still_wait_for_a_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(waiting, "COLD_QUEUE_MAX", 1)
+    admission = AdmissionPolicy(max_inflight=3, cold_concurrency=2)
+    bench = Bench(route({"a": 1, "b": 1}, admission=admission), rng=Even())
+    for _ in range(4):
+        bench.begin(0.0).send(0.0)
+    low, _ = in_line(bench, priority=-1)
+    in_line(bench, priority=0)
+    for name in "ab":
+        bench.begin(0.0, pinned_to=name, priority=1).send(0.0)  # now both are full
+
+    assert low.wait(1.0, "queue").until == 3.0
+    assert queued(bench) == 2
+
+
 # ---------------------------------------------------------------- someone else is probing
 
 

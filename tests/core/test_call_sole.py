@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from headway.core import machine
 from headway.core.engine import Engine
 from headway.core.model import (
     AttemptEnded,
@@ -71,6 +72,17 @@ def test_the_usual_case_takes_the_short_way_and_looks_the_same() -> None:
     assert hand.wait(1.0, "running")
     hand.end(attempt, DONE, 2.0)
     assert hand.finish(2.0).attempt is attempt
+
+
+def test_the_short_way_looks_at_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = proven()
+
+    def long_way(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(machine, "place", long_way)
+
+    assert bench.begin(1.0).send(1.0).endpoint_id == "a"
 
 
 def test_the_short_way_counts_its_attempt() -> None:

@@ -114,6 +114,15 @@ def test_those_already_out_count_towards_the_third() -> None:
     assert ejector.sweep(6, 30.0) == ([("b", 60.0)], [])
 
 
+def test_the_place_of_one_that_comes_back_is_free_at_once() -> None:
+    ejector = ejector_at()
+    feed(ejector, one_bad())
+    ejector.sweep(3, 10.0)  # a, until 40
+    feed(ejector, {"b": 0.0, "c": 1.0, "d": 1.0, "e": 1.0, "f": 1.0, "g": 1.0}, results=200)
+
+    assert ejector.sweep(3, 40.0) == ([("b", 70.0)], ["a"])
+
+
 @pytest.mark.parametrize(("pool", "out"), [(1, 0), (2, 0), (3, 1), (5, 1), (6, 2)])
 def test_never_the_last_and_a_third_is_rounded_down(pool: int, out: int) -> None:
     ejector = ejector_at()

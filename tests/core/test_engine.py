@@ -22,6 +22,7 @@ from headway.core.snapshot import (
     AdmissionPolicy,
     Capacity,
     Fallback,
+    HedgePolicy,
     Match,
     Price,
     RetryPolicy,
@@ -29,7 +30,7 @@ from headway.core.snapshot import (
     Snapshot,
     TrafficClass,
 )
-from headway.core.views import BreakerStatus
+from headway.core.views import BreakerStatus, CandidateRow
 from tests.core.build import (
     BROKEN,
     DONE,
@@ -407,7 +408,7 @@ def test_status_says_what_this_process_knows_of_each_endpoint() -> None:
     assert b.badness == 3.0
     assert (c.state, c.limit, c.breakers, c.out, c.residual) == ("draining", 7.0, (), (), None)
     assert bench.engine.status(1.6)[0].out[0][2] == pytest.approx(3.0)
-    assert bench.engine.status(4.7)[0].out == ()
+    assert bench.engine.status(4.6)[0].out == ()
 
 
 def test_status_counts_down_blocks_and_ejections() -> None:
@@ -437,6 +438,16 @@ def test_pools_say_what_the_calls_of_a_route_share() -> None:
     assert (row.retry_budget, row.retry_capacity, row.hedge_budget) == (2.0, 5.0, 0.0)
 
 
+def test_a_pools_budget_grows_with_the_calls_under_way() -> None:
+    bench = Bench(AB)
+    bench.prove("a", "b")
+    for _ in range(24):
+        bench.begin().send(0.0)
+    (row,) = bench.engine.pools(0.0)
+
+    assert (row.in_flight, row.retry_capacity) == (24, 12.0)
+
+
 def test_breaker_states_name_the_worst_of_an_endpoints_models() -> None:
     bench = Bench(AB, rng=Even())
     bench.prove("a", "b")
@@ -451,6 +462,11 @@ def test_breaker_states_name_the_worst_of_an_endpoints_models() -> None:
     assert dict(bench.engine.breaker_states())["a"] == "half_open"
     bench.kill("a", now=cooled)
     assert dict(bench.engine.breaker_states())["a"] == "open"  # worse than half open
+    bench.kill("b", model="n")
+    bench.begin(cooled, model="n", pinned_to="b").send(cooled)
+    bench.prove("b", model="o")
+    bench.kill("b", model="o", now=cooled)
+    assert dict(bench.engine.breaker_states())["b"] == "open"
     untouched = Bench(AB)
     untouched.engine.status(0.0)
     assert dict(untouched.engine.breaker_states()) == {"a": "closed", "b": "closed"}
@@ -473,13 +489,18 @@ def test_explain_shows_candidates_terms_and_why_not() -> None:
     rows = {r.endpoint_id: r for r in told.candidates}
 
     assert (told.route, told.algorithm) == ("chat", "steady")
+    cold = bench.engine.explain(facts(), 0.0)
+    assert (cold.warm_endpoint, cold.warm_tokens) == (None, 0)
     assert (told.warm_endpoint, told.warm_tokens) == ("b", 700)
     assert [(r.endpoint_id, r.group) for r in told.candidates] == [
         ("a", 0), ("b", 0), ("c", 0), ("f", 1),
     ]  # fmt: skip
     a, b, c, f = rows["a"], rows["b"], rows["c"], rows["f"]
     assert (a.eligible, a.why_not, a.weight, a.outstanding) == (True, "", 0.75, 0)
-    assert (c.eligible, c.why_not, c.weight, c.share) == (False, "disabled", 0.5, 0.0)
+    assert c == CandidateRow(
+        "c", 0, False, "disabled", 0.5, 1.0, 1.0, 1.0, outstanding=0, share=0.0, expected_s=None,
+        usd=None,
+    )  # fmt: skip
     assert (b.outstanding, b.slow_start, b.penalty) == (1, 1.0, 1.0)
     assert a.share + b.share == pytest.approx(1.0)
     assert f.share == 1.0
@@ -488,6 +509,24 @@ def test_explain_shows_candidates_terms_and_why_not() -> None:
 
 
 PRICE = Price(input_per_mtok=Decimal(1), output_per_mtok=Decimal(2))
+
+
+def test_explain_shares_out_nothing_where_nothing_has_a_share() -> None:
+    """The one with all the weight is far too dear, the cheap one has no weight."""
+    dear = Price(input_per_mtok=Decimal(1_000_000), output_per_mtok=Decimal(1_000_000))
+    bench = Bench(
+        snapshot(
+            route({"a": 1, "b": 0}),
+            [
+                endpoint("a", profile=profile(1.0), price=dear),
+                endpoint("b", profile=profile(1.0), price=PRICE),
+            ],
+            classes={"gold": TrafficClass(usd_per_second=0.001)},
+        )
+    )
+    told = bench.engine.explain(facts(prompt_tokens=9000, traffic_class="gold"), 0.0)
+
+    assert [(r.eligible, r.share) for r in told.candidates] == [(True, 0.0), (True, 0.0)]
 
 
 def test_explain_of_an_unknown_model_is_empty() -> None:
@@ -547,6 +586,37 @@ def test_a_new_policys_budgets_and_hedges_hold_for_routes_that_stay() -> None:
     bench.engine.swap(snapshot(route({"a": 1, "b": 1}, retry=retry), version=2), 0.0)
 
     assert bench.balance(0.0) == 1.5
+
+
+def test_a_new_policys_share_of_hedges_holds_for_routes_that_stay() -> None:
+    def hedged(fraction: float) -> Snapshot:
+        hedge = HedgePolicy(enabled=True, max_extra_fraction=fraction)
+        return snapshot(route({"a": 1, "b": 1}, hedge=hedge))
+
+    bench = Bench(hedged(0.05))
+    bench.serve(0.0)
+    assert bench.engine.pools(0.0)[0].hedge_budget == pytest.approx(0.05)
+
+    bench.engine.swap(hedged(0.5), 1.0)
+    bench.serve(1.0)
+
+    assert bench.engine.pools(1.0)[0].hedge_budget == pytest.approx(0.55)
+
+
+def test_an_ejected_endpoint_that_left_the_route_comes_back_as_a_new_one() -> None:
+    six = route(dict.fromkeys("abcdef", 1.0))
+    bench = Bench(six)
+    bench.begin(0.0).next(0.0)
+    for name in "abcdef":
+        for _ in range(20):
+            bench.pool().ejector.record(name, ok=name != "a")
+    bench.begin(10.0).next(10.0)
+    assert {s.endpoint_id for s in bench.engine.status(10.0) if s.ejected_s} == {"a"}
+
+    bench.engine.swap(snapshot(route(dict.fromkeys("bcdef", 1.0)), version=2), 11.0)
+    bench.engine.swap(snapshot(six, version=3), 12.0)
+
+    assert [s.endpoint_id for s in bench.engine.status(12.0) if s.ejected_s] == []
 
 
 def test_a_sole_endpoint_has_no_peers_to_be_compared_with() -> None:

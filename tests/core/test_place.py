@@ -862,6 +862,15 @@ def test_an_unauthorised_sole_endpoint_is_tried_all_the_same() -> None:
     assert not placement.is_probe
 
 
+def test_an_early_try_of_a_refused_key_that_gets_no_verdict_leaves_the_block_as_it_was() -> None:
+    bench = Bench(AB, endpoints=[endpoint(name, credential="k") for name in "ab"], rng=Even(0.0))
+    bench.serve(0.0, Outcome(F.AUTH, status=401), takes=0.0, attempts_max=1)
+
+    bench.serve(1.0, BROKEN, takes=1.0, attempts_max=1)
+
+    assert why(bench, "a", now=2.0) == Out("a", "credential", 60.0)
+
+
 def test_an_exhausted_sole_endpoint_is_never_tried_early() -> None:
     bench = Bench(route({"a": 1}), rng=Even(0.0))
     bench.serve(0.0, EXHAUSTED, takes=0.0)

@@ -1,11 +1,24 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from decimal import Decimal
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.model import INFINITY
-from headway.core.snapshot import Curve, Match, Profile, WeightTable
+from headway.core.snapshot import (
+    Curve,
+    Endpoint,
+    Fallback,
+    Match,
+    Price,
+    Profile,
+    Route,
+    Snapshot,
+    WeightTable,
+)
 from tests.core.build import endpoint, profile, route, share, snapshot
 
 # ---------------------------------------------------------------- curves and profiles
@@ -59,6 +72,15 @@ def test_a_curve_that_starts_at_zero_scales_nothing() -> None:
     assert known.predict_ttft_s(1.0, 1000) == pytest.approx(3.0)
 
 
+def test_a_bare_profile_knows_utilization_and_no_cost_of_prefill() -> None:
+    bare = Profile(
+        ttft_s=Curve(x=(0.0, 1.0), y=(1.0, 3.0)), tpot_s=Curve(x=(0.0, 1.0), y=(0.01, 0.02))
+    )
+
+    assert bare.load == "utilization"
+    assert bare.predict_ttft_s(0.5, 0) == bare.predict_ttft_s(0.5, 100_000) == 2.0
+
+
 # ---------------------------------------------------------------- endpoints and weights
 
 
@@ -107,6 +129,69 @@ def test_a_prompt_past_the_last_bound_takes_the_last_bucket() -> None:
 
 
 # ---------------------------------------------------------------- routes
+
+
+def test_a_route_has_a_sole_endpoint_where_there_is_no_choice_at_all() -> None:
+    everywhere = WeightTable(
+        by_zone={
+            "east": ((1000, share({"a": 1})), (INFINITY, share({"a": 1}))),
+            "*": ((INFINITY, share({"a": 1})),),
+        }
+    )
+    by_size = WeightTable(by_zone={"*": ((9, share({"a": 1})), (INFINITY, share({"b": 1})))})
+
+    assert route({"a": 1}).sole == "a"
+    assert route(everywhere).sole == "a"
+    assert route(by_size).sole is None
+    assert route({"a": 1, "b": 1}).sole is None
+    assert route({"a": 1}, fallback=[Fallback(endpoint="b")]).sole is None
+
+
+def test_a_bare_route_shares_no_answers_and_plans_an_ordinary_call() -> None:
+    bare = Route(name="r", weights=BY_ZONE)
+
+    assert (bare.expected_input_tokens, bare.expected_output_tokens) == (1000, 200)
+    assert not bare.coalesce
+    assert bare.mode is None
+
+
+# ---------------------------------------------------------------- the whole policy
+
+
+def hourly(name: str) -> Endpoint:
+    return endpoint(name, price=Price(per_gpu_hour=Decimal(2)))
+
+
+def test_every_call_counts_where_an_endpoint_is_paid_by_the_hour_or_a_route_is_observed() -> None:
+    by_token = endpoint("b", price=Price(input_per_mtok=Decimal(2)))
+    observed = replace(route({"a": 1}), mode="observe")
+    enforced = replace(route({"a": 1}), mode="enforce")
+
+    assert snapshot(route({"a": 1}), [hourly("a")]).counts_calls
+    assert snapshot(route({"a": 1, "b": 1}), [hourly("a"), by_token]).counts_calls
+    assert snapshot([enforced, observed], [by_token]).counts_calls
+    assert not snapshot(enforced, [endpoint("a"), by_token]).counts_calls
+
+
+def test_a_policy_shows_and_compares_what_was_written_not_what_follows_from_it() -> None:
+    policy = snapshot(route({"a": 1}, name="one"))
+
+    assert "one" in repr(policy)
+    for derived in ("counts_calls", "_by_model", "_wildcards", "_by_name"):
+        assert f"{derived}=" not in repr(policy)
+    assert policy == snapshot(route({"a": 1}, name="one"))
+    assert policy != snapshot(route({"a": 1}, name="two"))
+
+
+def test_what_follows_from_a_policy_cannot_be_given() -> None:
+    for derived in ("counts_calls", "_by_model", "_wildcards", "_by_name"):
+        with pytest.raises(TypeError):
+            Snapshot(endpoints={}, routes=(), **{derived: ()})  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        Route(name="r", weights=BY_ZONE, sole="a")  # type: ignore[call-arg]
+
+
+# ---------------------------------------------------------------- matching
 
 
 def test_the_first_route_that_matches_wins_and_wildcards_keep_their_place() -> None:

@@ -122,6 +122,38 @@ def test_a_cool_down_stands_until_its_time_and_a_longer_one_is_not_shortened() -
     assert state.out_until("other")[0] == float("-inf")
 
 
+def test_of_two_cool_downs_that_end_together_the_first_names_the_reason() -> None:
+    state = state_of()
+    state.put_out("m", 10.0, "throttled", 0.0)
+    state.put_out("m", 10.0, "not_found", 0.0)
+
+    assert state.out_until("m") == (10.0, "throttled")
+
+
+def test_what_was_known_stands_before_a_guess_until_its_own_time_and_no_longer() -> None:
+    state = state_of()
+    state.put_out("m", 10.0, "throttled", 0.0)
+    state.put_out("m", 99.0, "cooling", 9.9)
+    assert state.out_until("m") == (10.0, "throttled")
+
+    state.put_out("m", 12.0, "cooling", 10.0)
+
+    assert state.out_until("m") == (12.0, "cooling")
+
+
+def test_a_success_clears_what_has_passed_or_was_guessed() -> None:
+    state = state_of()
+    state.put_out("asked", 10.0, "throttled", 0.0)
+    state.put_out("guessed", 10.0, "cooling", 0.0)
+    for model in ("asked", "guessed"):
+        state.served(model, 9.0)
+    assert list(state.outs) == ["asked"]
+
+    state.served("asked", 10.0)
+
+    assert state.outs == {}
+
+
 def test_cool_downs_and_breakers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_module, "BREAKERS_MAX", 3)
     state = state_of()
@@ -234,6 +266,14 @@ def test_the_hedge_delay_is_the_p95_when_that_is_later_than_the_median_by_a_fift
     assert pool.hedge_delay_s(500) == 95.0
 
 
+def test_the_hedge_delay_is_never_sooner_than_a_fifth_past_the_median() -> None:
+    pool = Pool(route({"a": 1}), 0.0)
+    for ttft_s in [1.0] * 20 + [2.0] * 30:
+        pool.observe_ttft(ttft_s, 500)
+
+    assert pool.hedge_delay_s(500) == pytest.approx(2.4)
+
+
 def test_the_hedge_delay_is_refreshed_every_twenty_samples() -> None:
     pool = Pool(route({"a": 1}), 0.0)
     for _ in range(50):
@@ -254,8 +294,37 @@ def test_only_the_last_two_hundred_ttfts_count() -> None:
         pool.observe_ttft(100.0, 500)
     for _ in range(200):
         pool.observe_ttft(1.0, 500)
+    assert pool.hedge_delay_s(500) == pytest.approx(1.2)
+
+    for ttft_s in [100.0] * 10 + [1.0] * 190:  # a twentieth of two hundred, and not of one more
+        pool.observe_ttft(ttft_s, 500)
+    assert pool.hedge_delay_s(500) == 100.0
+
+
+def test_the_pools_lateness_moves_by_a_twentieth_towards_each_sample_within_its_range() -> None:
+    pool = Pool(route({"a": 1}), 0.0)
+    assert pool.ttft_ratio == 1.0
+
+    pool.observe_ttft_ratio(1.5)
+    assert pool.ttft_ratio == pytest.approx(1.05)
+    pool.observe_ttft_ratio(pool.ttft_ratio)  # not later than usual
+    assert pool.ttft_ratio == pytest.approx(1.0)
+    for _ in range(100):
+        pool.observe_ttft_ratio(1e9)
+    assert pool.ttft_ratio == 64.0
+    for _ in range(200):
+        pool.observe_ttft_ratio(0.0)
+    assert pool.ttft_ratio == 0.25
+
+
+def test_hedge_delays_of_two_prompt_sizes_are_kept_apart() -> None:
+    pool = Pool(route({"a": 1}), 0.0)
+    for _ in range(50):
+        pool.observe_ttft(1.0, 500)
+        pool.observe_ttft(5.0, 5000)
 
     assert pool.hedge_delay_s(500) == pytest.approx(1.2)
+    assert pool.hedge_delay_s(5000) == pytest.approx(6.0)
 
 
 # ---------------------------------------------------------------- the world
@@ -349,7 +418,7 @@ def test_the_price_counts_cached_input_apart() -> None:
 
     expect(chosen, facts(prompt_tokens=3000), r, Pool(r, 0.0), Warm("a", 1000, "session"), 0.0)
 
-    assert chosen.usd == pytest.approx((2000 * 2 + 1000 * 0.5 + 1000 * 8) / 1e6)
+    assert chosen.usd == 0.0125  # 2000 x 2 + 1000 x 0.5 + 1000 x 8 dollars per million
 
 
 def test_a_prompt_shorter_than_the_sessions_last_one_is_not_charged_for_more_than_itself() -> None:
@@ -384,7 +453,13 @@ def test_half_a_price_is_no_price(price: Price) -> None:
 
 @pytest.mark.parametrize(
     ("surface", "bound", "tokens"),
-    [("chat", None, 200), ("chat", 50, 50), ("chat", 900, 200), ("embeddings", None, 0)],
+    [
+        ("chat", None, 200),
+        ("chat", 50, 50),
+        ("chat", 900, 200),
+        ("embeddings", None, 0),
+        ("moderations", None, 0),
+    ],
 )
 def test_planned_output_is_the_routes_or_the_calls_own_bound(
     surface: str, bound: int | None, tokens: int

@@ -27,12 +27,13 @@ from typing import Any
 
 import openai
 
+from headway.core.model import AttemptEnded
 from headway.core.snapshot import Endpoint, RetryPolicy
 from headway.credentials import Credential
 from tests.faults.streams import WAYS, Way, consume
 from tests.servers import Server, Step
 from tests.transport.callers import MESSAGES, Caller
-from tests.transport.hosts import Host, policy
+from tests.transport.hosts import Host, own, policy
 
 FAMILY = openai.DefaultHttpxClient.__mro__[1].__module__.partition(".")[0]
 """What the installed openai stands on: httpx2, or legacy httpx."""
@@ -81,7 +82,7 @@ class Bench:
         self.way: Way = WAYS[way]
         self.servers: list[Server] = []
         self.calls: list[Seen] = []
-        self.host: Host | None = None
+        self._host: Host | None = None
         self.words = ""
         self.stack = ExitStack()
 
@@ -113,8 +114,17 @@ class Bench:
             for name, url in zip("abcdefgh", urls, strict=False)
         }
         snapshot = policy(described, retry=retry, **route)
-        self.host = Host(snapshot, credentials=credentials, mode=mode)
-        caller = Caller(self.kind, urls[0], self.host, **(options or {}))
+        self._host = Host(snapshot, credentials=credentials, mode=mode)
+        caller = Caller(self.kind, urls[0], self._host, **(options or {}))
+        if self.is_plain:
+            caller.client = caller.plain
+        self.stack.callback(caller.close)
+        return caller
+
+    def bare(self, server: Server, **options: Any) -> Caller:
+        """A client that is wrapped without a policy."""
+        self._host = Host(own(server.url))
+        caller = Caller(self.kind, server.url, self._host, **options)
         if self.is_plain:
             caller.client = caller.plain
         self.stack.callback(caller.close)
@@ -134,6 +144,11 @@ class Bench:
         seen.took_s = time.monotonic() - began
         self.calls.append(seen)
         return seen
+
+    def respond(self, caller: Caller, **options: Any) -> Seen:
+        """Ask for a response of the Responses API, not streamed."""
+        asked = {"model": "m", "input": "hi", **options}
+        return self.call(lambda: caller.run(caller.client.responses.create(**asked)))
 
     def stream(self, caller: Caller, **options: Any) -> Seen:
         """Make a streamed call in this run's way and read it to its end."""
@@ -195,9 +210,10 @@ class Bench:
 
     def _words(self) -> str:
         said = " then ".join(dict.fromkeys(seen.words for seen in self.calls))
-        return f"{said}; {self._requests()}"
+        return f"{said}; {self.requests()}"
 
-    def _requests(self) -> str:
+    def requests(self) -> str:
+        """How many each endpoint received, in words."""
         hits = self.hits[:1] if self.is_plain else self.hits
         if len(hits) == 1:
             return f"{hits[0]} request{'s' if hits[0] != 1 else ''}"
@@ -208,11 +224,14 @@ class Bench:
         times = [seen.at for seen in server.hits]
         return [b - a for a, b in itertools.pairwise(times)]
 
+    @property
+    def host(self) -> Host:
+        """The router of the client that was made."""
+        assert self._host is not None
+        return self._host
+
     def kinds(self) -> list[str]:
         """How each attempt ended, in order: its failure class."""
-        assert self.host is not None
-        from headway.core.model import AttemptEnded
-
         return [event.outcome.kind.value for event in self.host.named(AttemptEnded)]
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.house import mutation
 from tests.house.paths import ROOT
 
 PLACE: Final = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -169,6 +170,11 @@ def command() -> str:
     )
 
 
+def mutants() -> str:
+    """How many changes to each module of the core a test notices."""
+    return _table(("module", "mutants", "killed", "share"), mutation.counts())
+
+
 def surfaces() -> str:
     """What becomes of each request of the SDK."""
     from headway.transport.surfaces import rows
@@ -194,8 +200,10 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "events": events,
     "logs": logs,
     "metrics": metrics,
+    "mutants": mutants,
     "outcomes": outcomes,
     "surfaces": surfaces,
+    "survivors": mutation.argued,
 }
 
 

@@ -45,7 +45,11 @@ class Bench:
         self.wall_now = WALL
         self.events: list[Event] = []
         self.snapshots: list[Snapshot] = []
-        defaults: dict[str, Any] = {"credentials": CREDENTIALS, "allowed_hosts": HOSTS}
+        defaults: dict[str, Any] = {
+            "credentials": CREDENTIALS,
+            "allowed_hosts": HOSTS,
+            "allow_unsigned": True,
+        }
         self.supply = PolicySupply(
             argument,
             clock=lambda: self.now,

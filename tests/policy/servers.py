@@ -18,6 +18,8 @@ class PolicyServer:
     url: str = ""
     content: bytes = b"{}"
     etag: str | None = None
+    signatures: bytes | None = None
+    """What is at the document's path with .sig after it."""
     answer: Callable[[BaseHTTPRequestHandler], Answer | None] | None = None
     """Overrides everything; None as the answer: it has written its own."""
     requests: list[dict[str, str]] = field(default_factory=list)
@@ -38,6 +40,9 @@ def policy_server() -> Iterator[PolicyServer]:
                 if answer is None:
                     return
                 status, headers, body = answer
+            elif self.path.partition("?")[0].endswith(".sig"):
+                status, headers = 404 if server.signatures is None else 200, {}
+                body = server.signatures or b""
             elif server.etag is not None and seen.get("if-none-match") == server.etag:
                 status, headers, body = 304, {}, b""
             else:

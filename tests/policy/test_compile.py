@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from decimal import Decimal
 
 import pytest
@@ -12,7 +10,6 @@ from headway.core.model import INFINITY
 from headway.policy.builtin import pass_through
 from headway.policy.models import Policy
 from tests.policy.samples import (
-    CREDENTIALS,
     Document,
     compiled,
     document,
@@ -339,25 +336,16 @@ def test_params_and_headers() -> None:
     assert (endpoint.prefix_cache.blocks, endpoint.prefix_cache.block_tokens) == (10, 64)
 
 
-@pytest.mark.parametrize(
-    ("change", "place"),
-    [
-        (put("defaults", {"coalesce": True}), "defaults.coalesce"),
-        (put("routes.0.cache", {"enabled": True}), r"routes\[0\].cache.enabled"),
-    ],
-)
-def test_what_this_version_does_not_do_is_told_where_it_is_switched_on(
-    change: Callable[[Document], object], place: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    compiled(document())
-    assert caplog.text == ""
+def test_sharing_is_switched_on_by_route_or_by_default() -> None:
+    plain = compiled(document()).routes[0]
+    joins = compiled(document(put("defaults", {"coalesce": True}))).routes[0]
+    change = put("routes.0.cache", {"enabled": True, "ttl_s": 5, "max_bytes": 1000})
+    keeps = compiled(document(change)).routes[0]
 
-    compiled(document(change))
-    assert re.search(f"neither joins calls nor reuses answers: {place}\n", caplog.text)
-
-    caplog.clear()
-    Policy.load(document(change)).compile(credentials=CREDENTIALS)
-    assert re.search(place, caplog.text)
+    assert (plain.shares, plain.coalesce, plain.cache.enabled) == (False, False, False)
+    assert (joins.shares, joins.coalesce, joins.cache.enabled) == (True, True, False)
+    assert (keeps.shares, keeps.coalesce) == (True, False)
+    assert (keeps.cache.ttl_s, keeps.cache.max_bytes) == (5, 1000)
 
 
 def test_a_class_that_everybody_has_can_be_changed_field_by_field() -> None:

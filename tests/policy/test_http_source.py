@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import socket
+import threading
 from collections.abc import Iterator
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler
@@ -12,9 +13,10 @@ import pytest
 
 from headway.credentials import Credential
 from headway.errors import FetchError, PolicyError
-from headway.policy.http_source import HttpSource
+from headway.policy.http_source import FRESH_MAX_S, HttpSource
 from headway.policy.sources import (
     Fetched,
+    NotModified,
     UnavailableError,
 )
 from tests.policy.samples import document, encoded
@@ -62,6 +64,92 @@ def test_a_status_is_a_fetch_error_with_its_hint(server: PolicyServer) -> None:
         with pytest.raises(UnavailableError, match="answered 503") as caught:
             source.fetch()
         assert caught.value.retry_after_s == hint
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "text_format"),
+    [
+        (None, "p.json", "json"),
+        ("application/json", "p.yaml", "json"),
+        ("application/json; charset=utf-8", "p", "json"),
+        ("application/vnd.acme.policy+json", "p", "json"),
+        ("text/plain", "p.json", "json"),
+        ("text/plain", "p.yaml", "yaml"),
+        ("binary/octet-stream", "p.yml", "yaml"),
+        ("application/yaml", "p", "yaml"),
+        ("TEXT/YAML", "p.json", "yaml"),
+        ("text/html; charset=utf-8", "p.json", None),
+        ("application/xml", "p.json", None),
+        ("image/png", "p.json", None),
+    ],
+)
+def test_the_content_type_says_how_it_is_written_or_that_it_is_no_policy(
+    kind: str | None, path: str, text_format: str | None, server: PolicyServer
+) -> None:
+    server.answer = lambda h: (200, {} if kind is None else {"Content-Type": kind}, b"{}")
+    source = HttpSource(server.url.replace("policy.json", path))
+    if text_format is None:
+        with pytest.raises(FetchError, match=r"no policy .expected application/json"):
+            source.fetch()
+        return
+    got = source.fetch()
+    assert isinstance(got, Fetched)
+    assert got.format == text_format
+
+
+@pytest.mark.parametrize(
+    ("headers", "fresh_s"),
+    [
+        ({}, None),
+        ({"Cache-Control": "no-cache"}, None),
+        ({"Cache-Control": "max-age=120"}, 120.0),
+        ({"Cache-Control": "public, MAX-AGE=120, must-revalidate"}, 120.0),
+        ({"Cache-Control": 'max-age="120"', "Age": "100"}, 20.0),
+        ({"Cache-Control": "max-age=60", "Age": "100"}, 0.0),
+        ({"Cache-Control": "max-age=31536000"}, FRESH_MAX_S),  # a CDN's default, or a freeze
+        ({"Cache-Control": "max-age=99999999999999999999"}, None),
+        ({"Cache-Control": "max-age=-5"}, None),
+        ({"Cache-Control": "max-age=soon"}, None),
+        ({"Cache-Control": "s-maxage=500"}, None),
+    ],
+)
+def test_cache_control_is_heard_within_reason(
+    headers: dict[str, str], fresh_s: float | None, server: PolicyServer
+) -> None:
+    source = HttpSource(server.url)
+    server.answer = lambda h: (200, headers, b"{}")
+    got = source.fetch()
+    assert isinstance(got, Fetched)
+    assert got.fresh_s == fresh_s
+    server.answer = lambda h: (304, headers, b"")
+    unchanged = source.fetch("etag:x")
+    assert isinstance(unchanged, NotModified)
+    assert unchanged.fresh_s == fresh_s
+
+
+def test_signatures_are_at_the_path_with_sig_after_it(server: PolicyServer) -> None:
+    server.content, server.signatures = CONTENT, b"signed"
+    source = HttpSource(f"{server.url}?token=t", headers={"x-team": "search"})
+    got = source.fetch(signed=True)
+
+    assert isinstance(got, Fetched)
+    assert got.signatures == b"signed"
+    assert [r[":path"] for r in server.requests] == [
+        "/policy.json?token=t",
+        "/policy.json.sig?token=t",
+    ]
+    assert server.requests[1]["x-team"] == "search"
+    assert "if-none-match" not in server.requests[1]
+    for status in (403, 404, 410):
+        server.answer = lambda h, status=status: (
+            (status, {}, b"") if h.path.partition("?")[0].endswith(".sig") else (200, {}, CONTENT)
+        )
+        got = source.fetch(signed=True)
+        assert isinstance(got, Fetched)
+        assert got.signatures is None
+    server.answer = lambda h: (500 if ".sig" in h.path else 200, {}, CONTENT)
+    with pytest.raises(UnavailableError, match="answered 500"):
+        source.fetch(signed=True)
 
 
 def test_gzip_is_unpacked_within_the_cap(server: PolicyServer) -> None:
@@ -148,6 +236,23 @@ def test_a_server_that_drips_is_given_up(server: PolicyServer) -> None:
     server.answer = drip  # type: ignore[assignment]
     with pytest.raises(FetchError, match="took longer than 5 s"):
         HttpSource(server.url, clock=lambda: now[0]).fetch()
+
+
+def test_a_server_that_drips_its_headers_is_given_up(server: PolicyServer) -> None:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.close_connection = True
+        try:
+            for byte in b"HTTP/1.1 200 OK\r\nX-Slow: " + b"x" * 10_000:
+                handler.wfile.write(bytes([byte]))
+                given_up.wait(0.02)
+        except OSError:
+            given_up.set()
+
+    given_up = threading.Event()
+    server.answer = answer
+    with pytest.raises(FetchError, match="ReadTimeout"):
+        HttpSource(server.url, timeout_s=0.2).fetch()
+    assert given_up.wait(10)
 
 
 def test_a_connection_that_ends_early_or_never_begins_is_a_fetch_error(

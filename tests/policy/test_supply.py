@@ -16,7 +16,7 @@ from headway.errors import FetchError, PolicyError, ValidationError, VerifyError
 from headway.policy.builtin import pass_through
 from headway.policy.decide import Verdict, verdict
 from headway.policy.models import Policy
-from headway.policy.sources import FileSource, NotModified, Reply
+from headway.policy.sources import FILE_SETTLE_S, FileSource, NotModified, Reply
 from headway.policy.supply import PolicySupply
 from tests.policy.bench import HOSTS, Bench, Remote
 from tests.policy.samples import CREDENTIALS, compiled, document, encoded
@@ -137,9 +137,14 @@ def test_a_bad_first_remote_document_raises_its_own_error(remote: Remote) -> Non
         Bench(remote).supply.initial()
 
 
-def test_signed_policies_are_refused_not_pretended(remote: Remote) -> None:
-    with pytest.raises(VerifyError, match="not available"):
-        PolicySupply(remote, public_keys=["k"])
+def test_an_unsigned_policy_from_another_machine_has_to_be_meant(
+    remote: Remote, server: PolicyServer, tmp_path: Path
+) -> None:
+    with pytest.raises(VerifyError, match="allow_unsigned=True") as caught:
+        PolicySupply(remote)
+    assert "public_keys=" in str(caught.value)
+    for here in (server.url, tmp_path / "policy.json", document()):
+        PolicySupply(here)
 
 
 def test_nothing_declared_means_only_loopback_from_loopback(server: PolicyServer) -> None:
@@ -283,10 +288,13 @@ def test_a_file_is_followed_through_bad_and_good(tmp_path: Path) -> None:
     bench.supply.initial()
     write(encoded(document(version=8))[:-20])
     assert not bench.later(2)
+    assert not bench.later(bench.supply.due_in_s())
     path.unlink()
     assert not bench.later(2)
     write(encoded(document(version=8)))
-    assert bench.later(2)
+    assert not bench.later(2)
+    assert bench.supply.due_in_s() == FILE_SETTLE_S  # it may still be growing
+    assert bench.later(FILE_SETTLE_S)
 
     assert bench.version == 8
     assert bench.reasons() == ["invalid", "fetch"]
@@ -297,7 +305,12 @@ def test_hooks_that_raise_harm_nobody(remote: Remote, caplog: pytest.LogCaptureF
         raise RuntimeError("hook")
 
     supply = PolicySupply(
-        remote, credentials=CREDENTIALS, allowed_hosts=HOSTS, on_snapshot=fails, on_event=fails
+        remote,
+        credentials=CREDENTIALS,
+        allowed_hosts=HOSTS,
+        allow_unsigned=True,
+        on_snapshot=fails,
+        on_event=fails,
     )
     supply.initial()
     remote.content = encoded(document(version=8))

@@ -107,6 +107,18 @@ def test_retry_after_is_honoured(remote: Remote) -> None:
     assert bench.supply.due_in_s() == 1234
 
 
+def test_a_source_that_says_for_how_long_it_holds_is_left_alone_for_so_long(
+    server: PolicyServer,
+) -> None:
+    server.answer = lambda h: (200, {"Cache-Control": "max-age=120"}, encoded(document()))
+    bench = Bench(server.url)
+    bench.supply.initial()
+    assert 120 <= bench.supply.due_in_s() <= 144  # jittered: a fleet is told alike
+    server.answer = lambda h: (200, {"Cache-Control": "max-age=1"}, encoded(document()))
+    bench.later(0)
+    assert 24 <= bench.supply.due_in_s() <= 36  # never sooner than the interval
+
+
 def test_a_file_that_is_missing_is_looked_for_at_the_usual_pace(tmp_path: Path) -> None:
     path = tmp_path / "policy.json"
     path.write_bytes(encoded(document()))

@@ -17,6 +17,7 @@ from headway.core.model import (
     CallEnded,
     CallFacts,
     CallRejected,
+    CallShared,
     FailureClass,
     FirstToken,
     Outcome,
@@ -25,7 +26,7 @@ from headway.core.model import (
     Usage,
 )
 from headway.core.snapshot import Endpoint, Price, Route, Snapshot, WeightTable
-from headway.record import Books, CallRecord
+from headway.record import Books, CallRecord, share_of
 
 GPT_4O = Price(
     input_per_mtok=Decimal("2.5"),
@@ -189,6 +190,15 @@ class Player:
         self.finish(record, surfaced, outcome, denied)
         for step, attempt in losers:
             self.end(record, step, attempt)
+        return record
+
+    def reuse(self, saved: Decimal) -> CallRecord:
+        """A call that was answered from the cache."""
+        record = self.open()
+        share_of(record).decision = "avoid"
+        share_of(record).add_saved(saved)
+        record.on_event(CallShared(self.calls, "avoid", "eu-1", self.now))
+        self.finish(record, None, OK)
         return record
 
     def refuse(self, reason: str, **facts: object) -> CallRecord:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from importlib import import_module
 from typing import Any
 
@@ -130,6 +131,7 @@ def everything(play: Player, telemetry: Telemetry) -> None:
         assert refused.rejection is not None
         telemetry.on_event(core.CallRejected(1, refused.rejection, 0, 100.0))
         telemetry.on_event(core.CallRejected(1, refused.rejection, 0, 101.0))
+        play.reuse(Decimal("0.0035"))
         play.now += 20.0  # no refusal for a while
         play(ANSWER, surface="embeddings")
         task.succeed()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 
 from hypothesis import given, settings
@@ -10,39 +9,16 @@ from hypothesis import strategies as st
 from openai._streaming import SSEDecoder
 
 from headway.transport.sse import StreamObserver
+from tests.fuzz.check import observed, pieces
 from tests.transport.streams import DONE, ROLE, STOP, chat, chunk, event, responses, usage_chunk
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 
 
-def seen(observer: StreamObserver) -> tuple[object, ...]:
-    return (
-        observer.content_events,
-        observer.events,
-        observer.outcome(),
-        observer.error_message,
-        observer.error_event.rstrip(b"\r\n"),  # the LF of a split CR LF comes too late for it
-        observer.done,
-        observer.terminal,
-        observer.usage,
-        observer.response_id,
-        observer.model,
-        observer.finish_reasons,
-        observer.partial_text,
-        observer.partial_tool_calls,
-    )
-
-
 def run(
     stream: bytes, cuts: list[int], surface: str, *, hide: bool
 ) -> tuple[tuple[object, ...], bytes]:
-    observer = StreamObserver(surface, hide_usage=hide)
-    out = b""
-    points = sorted({0, len(stream), *(cut % (len(stream) + 1) for cut in cuts)})
-    for start, end in itertools.pairwise(points):
-        out += observer.feed(stream[start:end])
-    out += observer.finish()
-    return seen(observer), out
+    return observed(pieces(stream, cuts), surface, hide=hide)
 
 
 deltas = st.one_of(

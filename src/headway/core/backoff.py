@@ -50,8 +50,9 @@ def backoff_s(policy: RetryPolicy, retry: int, rng: Rng) -> float:
 
 
 def patience_s(policy: RetryPolicy, retry: int, rng: Rng) -> float:
-    """Draw the wait before the `retry`-th retry (from 0) at an endpoint that answered 429 and named
-    no wait: from half of to the whole step. Full jitter would have some ask again at once."""
+    """Draw the wait before the `retry`-th retry (from 0) at an endpoint that has no room and names
+    no wait: from half of to the whole step. With full jitter some would ask again at once, and all
+    three retries could be spent before a restart of two seconds is over."""
     step = min(policy.backoff_cap_s, policy.backoff_base_s * 2.0 ** min(retry, 16))
     return step * (0.5 + 0.5 * rng.random())
 

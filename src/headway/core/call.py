@@ -53,6 +53,14 @@ class Call(CallMachine):
         if batch is not None:
             self._host.deliver(batch)
 
+    def on_answer(self, decision: str, endpoint_id: str, outcome: Outcome, now: float) -> None:
+        """The call was answered without a request of its own: see `CallShared`."""
+        with self._host.lock:
+            self.borrow(decision, endpoint_id, outcome, now)
+            batch = self._host.take()
+        if batch is not None:
+            self._host.deliver(batch)
+
     def set_waker(self, waker: Waker | None) -> bool:
         """Ask to be woken when a queue place comes up; True: it already has."""
         with self._host.lock:

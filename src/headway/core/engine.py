@@ -9,6 +9,8 @@ The lock and the random source are handed in: the simulator passes neither threa
 from __future__ import annotations
 
 import itertools
+from collections import deque
+from collections.abc import Collection
 from typing import Self
 
 from headway.core.admission import Ticket
@@ -31,7 +33,7 @@ from headway.core.model import (
 )
 from headway.core.place import Request, assess, groups_for
 from headway.core.select import Choice, weigh
-from headway.core.snapshot import Route, Snapshot, TrafficClass
+from headway.core.snapshot import Endpoint, Route, Snapshot, TrafficClass
 from headway.core.state import Pool
 from headway.core.views import (
     BreakerStatus,
@@ -39,11 +41,17 @@ from headway.core.views import (
     EndpointStatus,
     Explanation,
     PoolStatus,
+    VersionStatus,
     eligible_row,
     out_row,
 )
 from headway.core.waiting import Woken
 from headway.core.world import World, credential_key
+
+RETIRED_MAX = 256
+"""Endpoints that left the policy and still hold objects; the longest gone is forgotten."""
+VERSIONS_MAX = 8
+"""Versions of the policy that `versions` looks back over."""
 
 
 class NoLock:
@@ -86,16 +94,60 @@ class Engine:
         """The policy in force; `swap` puts in another."""
         self._on_event = on_event
         self.quiet = quiet if on_event is not None else frozenset(EVENTS)
-        self._ids = itertools.count(1)
+        self.ids = itertools.count(1)
+        """Numbers of calls."""
+        self._ids_looked_at = 0
+        """Ids that no call has, taken to see how far they have come."""
+        self._retired: dict[str, Endpoint] = {}
+        self._since = deque([(snapshot.epoch, snapshot.version, -INFINITY, 0)], VERSIONS_MAX)
+        """(epoch, version, when it came into force, calls begun until then)."""
         self.outbox: list[tuple[Sink | None, Event]] = []
         self.wakes: list[Waker] = []
         self.parked: dict[Ticket, Woken] = {}
 
-    def swap(self, snapshot: Snapshot, now: float) -> None:
+    def endpoint(self, endpoint_id: str) -> Endpoint | None:
+        """An endpoint of the policy in force, or one that left it while it held objects."""
+        return self.snapshot.endpoints.get(endpoint_id) or self._retired.get(endpoint_id)
+
+    def versions(self) -> tuple[VersionStatus, ...]:
+        """The latest versions of the policy, the one in force first, and the calls of each."""
+        with self.lock:
+            rows: list[VersionStatus] = []
+            until = self._calls_begun()
+            for epoch, version, since, calls in reversed(self._since):
+                rows.append(VersionStatus(epoch, version, since, until - calls))
+                until = calls
+            return tuple(rows)
+
+    def _calls_begun(self) -> int:
+        # Counting would cost every call something; whoever asks takes an id instead.
+        self._ids_looked_at += 1
+        return next(self.ids) - self._ids_looked_at
+
+    def _retire(self, snapshot: Snapshot, holding: Collection[str]) -> None:
+        """Remember what leaves with a new policy, as long as something is bound to it."""
+        states = self.world.states
+        known = {**self._retired, **self.snapshot.endpoints}
+        kept = [
+            endpoint
+            for endpoint_id, endpoint in known.items()
+            if endpoint_id not in snapshot.endpoints
+            and (
+                endpoint_id in holding
+                or ((state := states.get(endpoint_id)) is not None and state.inflight)
+            )
+        ]
+        self._retired = {endpoint.id: endpoint for endpoint in kept[-RETIRED_MAX:]}
+
+    def swap(self, snapshot: Snapshot, now: float, *, holding: Collection[str] = ()) -> None:
         """Put a new policy in force. Endpoints and routes whose id or name stays keep their state;
-        calls under way finish on the snapshot they began with."""
+        calls under way finish on the snapshot they began with. Endpoints that leave stay reachable
+        for calls bound to them while they are among those `holding` objects, or have calls under
+        way that may make some."""
         with self.lock:
             world = self.world
+            self._retire(snapshot, holding)
+            self._since.append((snapshot.epoch, snapshot.version, now, self._calls_begun()))
             ceilings = _ceilings(snapshot)
             for endpoint_id, endpoint in snapshot.endpoints.items():
                 state = world.states.get(endpoint_id)
@@ -142,7 +194,10 @@ class Engine:
         if route is None:
             return None
         if facts.pinned_to is not None and facts.pinned_to not in snapshot.endpoints:
-            return None
+            retired = self._retired.get(facts.pinned_to)
+            if retired is None:
+                return None
+            snapshot = snapshot.with_endpoint(retired)
         expires_at = snapshot.expires_at
         is_expired = (
             expires_at is not None and snapshot.on_expiry == "fail" and wall_now >= expires_at
@@ -152,22 +207,28 @@ class Engine:
             with self.lock:
                 pool = self.world.pool(route, now)
         return Call(
-            self, next(self._ids), facts, route, snapshot, pool, sink, now, is_expired=is_expired
+            self, next(self.ids), facts, route, snapshot, pool, sink, now, is_expired=is_expired
         )
 
     def adopt(
-        self, facts: CallFacts, route: Route, snapshot: Snapshot, pool: Pool, attempt: Attempt
+        self,
+        number: int,
+        facts: CallFacts,
+        route: Route,
+        snapshot: Snapshot,
+        pool: Pool,
+        attempt: Attempt,
     ) -> Call:
         """Make a call of an attempt that is under way already (see `headway.core.light`)."""
         at = attempt.started_at
-        call = Call(self, next(self._ids), facts, route, snapshot, pool, None, at)
+        call = Call(self, number, facts, route, snapshot, pool, None, at)
         call.adopt(attempt)
         return call
 
     def _still_fresh(self, snapshot: Snapshot, wall_now: float) -> Snapshot:
-        """The snapshot to use now: past `fresh_until`, the one without load hints."""
+        """The snapshot to use now: past `fresh_until` or `expires_at`, the one without hints."""
         faded = snapshot.without_hints
-        if faded is None or snapshot.fresh_until is None or wall_now <= snapshot.fresh_until:
+        if faded is None or wall_now <= snapshot.hints_until:
             return snapshot
         with self.lock:
             if self.snapshot is not snapshot:

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 class LightCall:
     """One attempt under way. Ends in exactly one of `succeed` and `grown`."""
 
-    __slots__ = ("_engine", "_facts", "_pool", "_route", "_snapshot", "attempt")
+    __slots__ = ("_engine", "_facts", "_number", "_pool", "_route", "_snapshot", "attempt")
 
     def __init__(
         self,
         engine: Engine,
+        number: int,
         facts: CallFacts,
         route: Route,
         snapshot: Snapshot,
@@ -39,6 +40,7 @@ class LightCall:
     ) -> None:
         self.attempt = attempt
         self._engine = engine
+        self._number = number
         self._facts = facts
         self._route = route
         self._snapshot = snapshot
@@ -63,7 +65,9 @@ class LightCall:
     def grown(self, facts: CallFacts) -> Call:
         """The same call with everything that may be decided about it. `facts`: the whole of them;
         so far only what success needs was looked at."""
-        return self._engine.adopt(facts, self._route, self._snapshot, self._pool, self.attempt)
+        return self._engine.adopt(
+            self._number, facts, self._route, self._snapshot, self._pool, self.attempt
+        )
 
     def _emit(self, event: Event) -> None:
         self._engine.emit(None, event)
@@ -93,4 +97,4 @@ def begin_light(engine: Engine, facts: CallFacts, now: float) -> LightCall | Non
         attempt = open_sole(sole, facts, route, deadline_at=INFINITY, now=now)
         pool.inflight += 1
         pool.budget.note_inflight(pool.inflight, now)
-    return LightCall(engine, facts, route, snapshot, pool, attempt)
+    return LightCall(engine, next(engine.ids), facts, route, snapshot, pool, attempt)

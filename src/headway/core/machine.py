@@ -36,6 +36,7 @@ from headway.core.model import (
     CallFacts,
     CallQueued,
     CallRejected,
+    CallShared,
     Event,
     FailureClass,
     Finish,
@@ -640,6 +641,12 @@ class CallMachine:
         self._leave_line(now)
         self._finish = self._finish or Finish(None, Rejection("cancelled"))
         self._close(self._committed, CANCELLED, now)
+
+    def borrow(self, decision: str, endpoint_id: str, outcome: Outcome, now: float) -> None:
+        if not self._ended:
+            self._finish = Finish(None)
+            self._emit(CallShared, self.id, decision, endpoint_id, now)
+            self._close(None, outcome, now)
 
     def _close(self, winner: Attempt | None, outcome: Outcome, now: float) -> None:
         if self._ended:

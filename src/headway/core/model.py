@@ -371,6 +371,17 @@ class CallEnded(NamedTuple):
     at: float
 
 
+class CallShared(NamedTuple):
+    """The call was answered without a request of its own; `CallEnded` follows, with no attempt."""
+
+    call_id: int
+    decision: str
+    """share: it joined an identical call in flight. avoid: the answer had been kept."""
+    endpoint_id: str
+    """Where the answer had come from."""
+    at: float
+
+
 class BreakerChanged(NamedTuple):
     endpoint_id: str
     model: str
@@ -434,7 +445,7 @@ class PolicyRejected(NamedTuple):
 
     source: str
     reason: str
-    """too_large | invalid | rollback | fetch | signature | expired | ..."""
+    """fetch | too_large | invalid | signature | other_policy | rollback | same | expired"""
     message: str
     at: float
 
@@ -455,6 +466,7 @@ Event: TypeAlias = (
     | CallDequeued
     | CallRejected
     | CallEnded
+    | CallShared
     | BreakerChanged
     | EndpointThrottled
     | CredentialBlocked

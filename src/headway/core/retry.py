@@ -95,12 +95,11 @@ class RetryPlan:
         return was
 
     def withdrawn(self, facts: CallFacts, pool: Pool, now: float) -> None:
-        """The scheduled attempt will never go out: what it took goes back."""
+        """The call is over and the scheduled attempt will never go out: what it took goes back."""
         if self.next_up.paid:
             pool.budget.refund(now)
             if facts.allowance is not None:
                 facts.allowance.return_extra_attempt()
-            self.next_up = self.next_up._replace(paid=False)
 
     def has_attempts_left(self, route: Route, facts: CallFacts) -> bool:
         """Whether the policy's, or else the caller's, attempt count allows another."""
@@ -216,7 +215,7 @@ class RetryPlan:
             if not facts.delegated:
                 hint = min(hint, max(0.0, soonest()))
             return hint if hint <= HINT_WAIT_MAX_S else None
-        if outcome.kind is FailureClass.RATE_LIMITED:
+        if outcome.kind in (FailureClass.RATE_LIMITED, FailureClass.OVERLOADED):
             return patience_s(route.retry, self._retries, rng)
         return backoff_s(route.retry, self._retries, rng)
 

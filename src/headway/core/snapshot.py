@@ -6,6 +6,7 @@ money is Decimal USD per million tokens, weights are normalised to sum to 1 with
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -284,8 +285,11 @@ class Route:
     """Every endpoint the route can reach by weight (fallbacks excluded)."""
     sole: str | None = field(init=False, default=None)
     """The route's only endpoint, fallbacks included; None where there is a choice."""
+    shares: bool = field(init=False, default=False)
+    """Calls may be answered by another's request, or by an answer that was kept."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "shares", self.coalesce or self.cache.enabled)
         ids = {
             endpoint_id
             for buckets in self.weights.by_zone.values()
@@ -310,17 +314,22 @@ class Snapshot:
     fresh_until: float | None = None
     expires_at: float | None = None
     on_expiry: str = "degrade"
+    rollout_share: float = 1.0
+    """The part of all processes that this version is for; which, `headway.policy.decide` says."""
+    rollout_seed: str = ""
     endpoints: Mapping[str, Endpoint]
     routes: tuple[Route, ...]
     classes: Mapping[str, TrafficClass] = field(default_factory=dict[str, TrafficClass])
     without_hints: Snapshot | None = None
-    """The same policy with nothing observed in it: what holds once `fresh_until` has passed. None
+    """The same policy with nothing observed in it: what holds once `hints_until` has passed. None
     where there are no hints to go stale."""
     pass_through: bool = False
     """True for the built-in policy: unknown models go to the one endpoint under their own name."""
-    counts_calls: bool = field(init=False, default=False, repr=False, compare=False)
+    counts_calls: bool = field(init=False, repr=False, compare=False)
     """Every call is accounted for, whether or not anybody looks: an endpoint is priced by GPU-hour,
-    so that its calls share out its time, or a route is only observed."""
+    so that its calls share out its time, or a route is only observed, or shares its answers."""
+    hints_until: float = field(init=False, default=INFINITY, repr=False, compare=False)
+    """The earlier of `fresh_until` and `expires_at`, wall-clock seconds."""
     _by_model: Mapping[str, tuple[Route, ...]] = field(init=False, repr=False, compare=False)
     _wildcards: tuple[Route, ...] = field(init=False, repr=False, compare=False)
     _by_name: Mapping[str, Route] = field(init=False, repr=False, compare=False)
@@ -344,8 +353,16 @@ class Snapshot:
             e.price is not None and e.price.per_gpu_hour is not None
             for e in self.endpoints.values()
         )
-        observed = any(route.mode == "observe" for route in self.routes)
-        object.__setattr__(self, "counts_calls", timed or observed)
+        ends = [t for t in (self.fresh_until, self.expires_at) if t is not None]
+        object.__setattr__(self, "hints_until", min(ends, default=INFINITY))
+        told = any(route.mode == "observe" or route.shares for route in self.routes)
+        object.__setattr__(self, "counts_calls", timed or told)
+
+    def with_endpoint(self, endpoint: Endpoint) -> Snapshot:
+        """The same policy with one endpoint more, for a call that is bound to it."""
+        made = copy.copy(self)  # the indexes of routes stay what they are
+        object.__setattr__(made, "endpoints", {**self.endpoints, endpoint.id: endpoint})
+        return made
 
     def route_for(
         self,

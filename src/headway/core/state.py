@@ -241,7 +241,7 @@ class Pool:
         if bucket not in self._p95 or self._p95_age[bucket] >= TTFT_REFRESH:
             ordered = sorted(history)
             n = len(ordered)
-            p95 = ordered[min(n - 1, int(0.95 * n))]
+            p95 = ordered[int(0.95 * n)]
             self._p95[bucket] = max(1.2 * ordered[n // 2], p95)
             self._p95_age[bucket] = 0
         return self._p95[bucket]
@@ -256,10 +256,7 @@ def slow_start(breaker: Breaker, now: float) -> float:
     """Share an endpoint gets back after its breaker closed: 10 % to 100 % over 30 s."""
     if breaker.closed_at is None:
         return 1.0
-    elapsed = now - breaker.closed_at
-    if elapsed >= SLOW_START_S:
-        return 1.0
-    return max(SLOW_START_FLOOR, elapsed / SLOW_START_S)
+    return min(1.0, max(SLOW_START_FLOOR, (now - breaker.closed_at) / SLOW_START_S))
 
 
 def _has_rate(endpoint: Endpoint) -> bool:

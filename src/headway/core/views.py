@@ -47,6 +47,17 @@ class PoolStatus(NamedTuple):
     hedge_budget: float
 
 
+class VersionStatus(NamedTuple):
+    """One version of the policy, for people."""
+
+    epoch: int
+    version: int
+    since: float
+    """When it came into force (monotonic seconds); -infinity: from the start."""
+    calls: int
+    """Begun under it. Each call finishes under the version it began with."""
+
+
 class CandidateRow(NamedTuple):
     """One line of an explanation."""
 
@@ -97,7 +108,7 @@ def eligible_row(candidate: Candidate, candidates: list[Candidate], group: int) 
 
 def out_row(out: Out, weights: tuple[tuple[str, float], ...], group: int) -> CandidateRow:
     """The row of an endpoint that could not, with why."""
-    weight = dict(weights).get(out.endpoint_id, 0.0)
+    weight = dict(weights)[out.endpoint_id]
     return CandidateRow(
         out.endpoint_id, group, False, out.reason, weight, 1.0, 1.0, 1.0, 0, 0.0, None, None
     )

@@ -12,6 +12,7 @@ price wins."""
 from headway.cost.money import (
     FREE,
     MONEY,
+    PICO_USD,
     SOURCES,
     UNKNOWN,
     ZERO,
@@ -26,6 +27,7 @@ from headway.cost.providers import provider_name
 __all__ = [
     "FREE",
     "MONEY",
+    "PICO_USD",
     "SOURCES",
     "UNKNOWN",
     "ZERO",

@@ -262,14 +262,15 @@ class Admission(Block):
 
 
 class Cache(Block):
-    """Answers reused for identical calls. This version reuses none, and warns where it is on."""
+    """Answers reused for identical calls that would get the same again: temperature 0, a seed,
+    embeddings, moderations."""
 
     enabled: Flag | None = Field(default=None, description="Off by default.")
     ttl_s: Seconds | None = Field(
         default=None, description="How long an answer is reused (default 300)."
     )
     max_bytes: Annotated[int, Field(strict=True, ge=1, le=4 * 1024**3)] | None = Field(
-        default=None, description="Memory for answers, per process (default 16777216)."
+        default=None, description="Memory for the route's answers (default 16777216)."
     )
 
 
@@ -285,10 +286,9 @@ class Handling(Block):
     admission: Admission | None = Field(default=None, description="Queueing and shedding.")
     coalesce: Flag | None = Field(
         default=None,
-        description="Join identical calls in flight (default false). This version joins none, and "
-        "warns where it is on.",
+        description="Identical calls in flight share one request (default false).",
     )
-    cache: Cache | None = Field(default=None, description="Reuse of answers: none in this version.")
+    cache: Cache | None = Field(default=None, description="Reuse of answers.")
     mode: Literal["observe", "enforce"] | None = Field(
         default=None,
         description="observe: decide and record, but change nothing (default: as the router).",

@@ -1,8 +1,9 @@
 """The disk's copy of the last good document, and the highest version ever trusted.
 
-One file per source: a line of JSON about the document, then its exact bytes. Written to a temporary
-file and moved into place, so a reader sees the old one or the new one whole, whichever of a host's
-processes wrote it. Nothing here raises: a cache that fails is a cache that is empty.
+One file per policy: a line of JSON about the document, its signatures with it, then its exact
+bytes. Written to a temporary file and moved into place, so a reader sees the old one or the new one
+whole, whichever of a host's processes wrote it. Nothing here raises: a cache that fails is a cache
+that is empty.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from headway.policy.parse import DOCUMENT_BYTES_MAX
 log = logging.getLogger("headway.policy")
 
 FORMAT = 1
-HEADER_BYTES_MAX = 16 * 1024  # an etag and a few short fields
+HEADER_BYTES_MAX = 64 * 1024  # the signatures, an etag and a few short fields
 
 
 class Cached(NamedTuple):
@@ -32,6 +33,8 @@ class Cached(NamedTuple):
     etag: str | None
     mark: tuple[int, int]
     """The highest (epoch, version) trusted: nothing older may replace it."""
+    signatures: bytes | None = None
+    policy_id: str | None = None
 
 
 class DiskCache:
@@ -68,14 +71,22 @@ class DiskCache:
         etag: str | None,
         mark: tuple[int, int],
         label: str,
+        signatures: bytes | None = None,
+        policy_id: str | None = None,
+        void: tuple[int, int] | None = None,
     ) -> bool:
-        """Keep a document that was trusted; False when it could not be, or a newer one is there."""
+        """Keep a document that was trusted; False when it could not be, or a newer one is there.
+
+        A mark of `void` on the disk counts for nothing.
+        """
         header = {
             "format": FORMAT,
             "source": label,
             "document": format,
             "etag": etag,
             "mark": list(mark),
+            "policy_id": policy_id,
+            "signatures": None if signatures is None else signatures.decode("utf-8", "replace"),
             "sha256": hashlib.sha256(content).hexdigest(),
         }
         line = json.dumps(header).encode() + b"\n"
@@ -84,7 +95,7 @@ class DiskCache:
         path = self._path(key)
         # Processes of one host share the file; one that lags must not undo the others' mark.
         there = self.load(key)
-        if there is not None and there.mark > mark:
+        if there is not None and there.mark > mark and there.mark != void:
             return False
         temporary: Path | None = None
         try:
@@ -124,6 +135,14 @@ def _cached(header: bytes, content: bytes) -> Cached | None:
         }:
             whole = len(content) <= DOCUMENT_BYTES_MAX
             whole = whole and hashlib.sha256(content).hexdigest() == digest
-            return Cached(content if whole else None, text_format, etag, (epoch, version))
+            signatures, policy_id = fields.get("signatures"), fields.get("policy_id")
+            return Cached(
+                content if whole else None,
+                text_format,
+                etag,
+                (epoch, version),
+                signatures.encode() if isinstance(signatures, str) else None,
+                policy_id if isinstance(policy_id, str) else None,
+            )
         case _:
             return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 
-from headway.policy.blocks import Handling, WeightBucket
+from headway.policy.blocks import WeightBucket
 from headway.policy.fields import JsonPath, Said
 from headway.policy.models import Policy, Route
 from headway.policy.problems import Problem
@@ -91,17 +91,6 @@ def cross_problems(policy: Policy) -> list[Problem]:
         problems.extend(_fallback_problems(at, route, policy, names))
     problems.extend(_cycles(policy, names))
     return problems
-
-
-def idle_settings(policy: Policy) -> Iterator[JsonPath]:
-    """Where the document switches something on that this version does not do."""
-    places: list[tuple[JsonPath, Handling | None]] = [(("defaults",), policy.defaults)]
-    places += [(("routes", i), route) for i, route in enumerate(policy.routes)]
-    for at, handling in places:
-        if handling is not None and handling.coalesce:
-            yield (*at, "coalesce")
-        if handling is not None and handling.cache is not None and handling.cache.enabled:
-            yield (*at, "cache", "enabled")
 
 
 def _weight_problems(at: JsonPath, route: Route, policy: Policy) -> Iterator[Problem]:

@@ -117,7 +117,7 @@ def _given(block: Block | None, *names: str) -> dict[str, Any]:
 def build_snapshot(policy: Policy, *, source: str, zone: str | None) -> core.Snapshot:
     """Compile a policy that `document` has found sound, for a caller in `zone`."""
     hinted = any(endpoint.observed is not None for endpoint in policy.endpoints.values())
-    if policy.fresh_until is None or not hinted:
+    if (policy.fresh_until is None and policy.expires_at is None) or not hinted:
         return _snapshot(policy, source, zone)
     static = {
         endpoint_id: endpoint.model_copy(update={"observed": None})
@@ -147,6 +147,7 @@ def _snapshot(
         fresh_until=_wall(policy.fresh_until),
         expires_at=_wall(policy.expires_at),
         on_expiry=policy.on_expiry,
+        **_rollout(policy.rollout),
         endpoints=endpoints,
         routes=tuple(
             _route(name, route, policy, endpoints)
@@ -159,6 +160,12 @@ def _snapshot(
 
 def _wall(instant: datetime | None) -> float | None:
     return None if instant is None else instant.timestamp()
+
+
+def _rollout(rollout: fleet.Rollout | None) -> dict[str, Any]:
+    if rollout is None:
+        return {}
+    return {"rollout_share": rollout.share, "rollout_seed": rollout.seed or ""}
 
 
 def _share(shares: fleet.Shares | None) -> float:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import enum
+import hashlib
 from dataclasses import dataclass
 
 from headway.core.snapshot import Snapshot
 from headway.policy.document import Order, order
+
+UNNAMED = "default"
+"""The id of policies that nobody named. Any policy may follow one."""
 
 
 class Verdict(enum.Enum):
@@ -16,16 +20,30 @@ class Verdict(enum.Enum):
     SAME = "same"
     ROLLBACK = "rollback"
     EXPIRED = "expired"
+    OTHER = "other_policy"
+    HELD = "held"
+    """It is being rolled out, and not yet to this process."""
 
 
 def verdict(
-    offered: Snapshot, current: Snapshot | None, mark: tuple[int, int] | None, wall_now: float
+    offered: Snapshot,
+    current: Snapshot | None,
+    mark: tuple[int, int] | None,
+    wall_now: float,
+    *,
+    bound: str | None = None,
+    instance: str | None = None,
 ) -> Verdict:
     """Does this document replace that one?
 
-    Only upwards of the high-water mark; and a document that has expired never replaces one that
-    hasn't (with nothing else to go by it is used, under its own `on_expiry`).
+    Only upwards of the high-water mark, and only a version of the same policy: `bound` is the
+    policy id that the source gave before (a key may have signed other policies, too). A document
+    that has expired never replaces one that hasn't (with nothing else to go by it is used, under
+    its own `on_expiry`), and one that is being rolled out waits until this `instance` has its turn,
+    or what is in force has expired.
     """
+    if bound not in (None, UNNAMED, offered.policy_id):
+        return Verdict.OTHER
     match order(rank(offered), mark):
         case Order.OLDER:
             return Verdict.ROLLBACK
@@ -35,7 +53,27 @@ def verdict(
             pass
     if current is not None and is_expired(offered, wall_now) and not is_expired(current, wall_now):
         return Verdict.EXPIRED
+    if (
+        current is not None
+        and instance is not None
+        and not is_expired(current, wall_now)
+        and not takes_part(offered, instance)
+    ):
+        return Verdict.HELD
     return Verdict.REPLACE
+
+
+def takes_part(snapshot: Snapshot, instance: str) -> bool:
+    """Whether a document that is being rolled out is for this process.
+
+    The same processes are asked for every version with the same seed, and a larger share takes the
+    smaller one in: raising it moves nobody back.
+    """
+    if snapshot.rollout_share >= 1.0:
+        return True
+    name = f"{snapshot.policy_id}\0{snapshot.rollout_seed}\0{instance}"
+    place = int.from_bytes(hashlib.sha256(name.encode("utf-8", "replace")).digest()[:8], "big")
+    return place < snapshot.rollout_share * 2.0**64
 
 
 def why_not(found: Verdict, offered: Snapshot, mark: tuple[int, int] | None) -> str:
@@ -47,6 +85,16 @@ def why_not(found: Verdict, offered: Snapshot, mark: tuple[int, int] | None) -> 
                 f"{rank_text} is older than {mark}, already trusted; "
                 "to go back on purpose, raise epoch"
             )
+        case Verdict.OTHER:
+            return (
+                f'is a version of another policy, "{offered.policy_id}"; '
+                "to change over, name it in code: policy_id=..."
+            )
+        case Verdict.HELD:
+            return (
+                f"{rank_text} is being rolled out to {offered.rollout_share:.0%} of processes, "
+                "this one not among them"
+            )
         case Verdict.SAME:
             return f"changed, but still {rank_text}: raise version to put a change in force"
         case _:
@@ -54,8 +102,8 @@ def why_not(found: Verdict, offered: Snapshot, mark: tuple[int, int] | None) -> 
 
 
 def is_stale(snapshot: Snapshot, wall_now: float) -> bool:
-    """Whether the publisher has stopped vouching for the load hints."""
-    return snapshot.fresh_until is not None and wall_now > snapshot.fresh_until
+    """Whether the publisher has stopped vouching for the load hints, or for the whole."""
+    return wall_now > snapshot.hints_until
 
 
 def is_expired(snapshot: Snapshot, wall_now: float) -> bool:
@@ -83,41 +131,17 @@ class PolicyStatus:
     """Why the newest look at the source brought nothing; None when all is well."""
     warnings: tuple[str, ...] = ()
     """What was forgiven in the document: fields ignored, endpoints left out."""
+    expired: bool = False
+    """Past `expires_at`: `on_expiry` applies."""
+    last_reason: str | None = None
+    """The word for `last_error`: fetch, too_large, invalid, signature, rollback, ..."""
+    signed_by: tuple[str, ...] = ()
+    """Ids of the pinned keys that vouch for it; empty where none are pinned."""
+    held: tuple[int, int] | None = None
+    """(epoch, version) of a document that is being rolled out, but not yet to this process."""
 
 
 def age_s(snapshot: Snapshot, loaded_at: float, wall_now: float) -> float:
     """Seconds since a policy was issued or, when it doesn't say, loaded."""
     since = loaded_at if snapshot.issued_at is None else snapshot.issued_at
     return max(wall_now - since, 0.0)
-
-
-def status_of(
-    snapshot: Snapshot | None,
-    *,
-    source: str,
-    loaded_at: float,
-    wall_now: float,
-    last_error: str | None,
-    warnings: tuple[str, ...],
-) -> PolicyStatus:
-    """The status of a supply whose snapshot (None: not loaded yet) came from `source`."""
-    if snapshot is None:
-        return PolicyStatus(
-            version=0,
-            epoch=0,
-            policy_id="",
-            source=source,
-            age_s=0.0,
-            stale=False,
-            last_error="not loaded yet",
-        )
-    return PolicyStatus(
-        version=snapshot.version,
-        epoch=snapshot.epoch,
-        policy_id=snapshot.policy_id,
-        source=snapshot.source,
-        age_s=age_s(snapshot, loaded_at, wall_now),
-        stale=is_stale(snapshot, wall_now),
-        last_error=last_error,
-        warnings=warnings,
-    )

@@ -24,7 +24,7 @@ from headway.credentials import Credential
 from headway.errors import FetchError, VerifyError
 from headway.hosts import check_patterns
 from headway.policy.blocks import WeightBucket
-from headway.policy.checks import candidates, cross_problems, idle_settings, weight_tables
+from headway.policy.checks import candidates, cross_problems, weight_tables
 from headway.policy.compile import build_snapshot
 from headway.policy.fields import JsonPath
 from headway.policy.models import FEATURES, SCHEMA_VERSION, Policy, PolicyLike, Route
@@ -46,6 +46,8 @@ class Compiled(NamedTuple):
 
     snapshot: Snapshot
     warnings: tuple[str, ...] = ()
+    signed_by: tuple[str, ...] = ()
+    """Ids of the pinned keys that vouch for it."""
 
 
 class Order(enum.Enum):
@@ -124,7 +126,6 @@ def read_document(
     _check_whole(policy, source)
     if policy.issued_at is not None and policy.issued_at.timestamp() > wall_now + CLOCK_SKEW_S:
         warnings.append(f"{source}: issued_at is in the future: check both clocks")
-    warnings += _idle_warnings(policy, source)
     return Compiled(build_snapshot(policy, source=source, zone=zone), tuple(warnings))
 
 
@@ -134,8 +135,6 @@ def compile_policy(policy: Policy, *, source: str, zone: str | None, trust: Trus
     if problems:
         raise first_error(problems, source)
     _check_whole(policy, source)
-    for warning in _idle_warnings(policy, source):
-        log.warning("%s", warning)
     return build_snapshot(policy, source=source, zone=zone)
 
 
@@ -151,6 +150,15 @@ def load_policy(document: PolicyLike) -> Policy:
     else:
         content, text_format, source = _local_bytes(document)
         tree = parse(content, format=text_format, source=source)
+    return _strict(tree, source)
+
+
+def read_local(content: bytes, *, format: str, source: str) -> Policy:  # noqa: A002
+    """As `load_policy`, for bytes whose format is known."""
+    return _strict(parse(content, format=format, source=source), source)
+
+
+def _strict(tree: object, source: str | None) -> Policy:
     policy, warnings, _ = _validated(tree, source, strict=True)
     _check_whole(policy, source)
     for warning in warnings:
@@ -251,14 +259,6 @@ def _ignored_warning(
         f"doesn't know are ignored: {', '.join(ignored[:WARNINGS_MAX])}"
         + (f" and {len(ignored) - WARNINGS_MAX} more" if len(ignored) > WARNINGS_MAX else "")
     ]
-
-
-def _idle_warnings(policy: Policy, source: str) -> list[str]:
-    places = [path_text(path) for path in idle_settings(policy)]
-    if not places:
-        return []
-    named = ", ".join(places[:WARNINGS_MAX])
-    return [f"{source}: this version of headway neither joins calls nor reuses answers: {named}"]
 
 
 def _pruned(document: dict[str, Any], paths: Iterable[JsonPath]) -> dict[str, Any]:

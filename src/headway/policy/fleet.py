@@ -278,7 +278,8 @@ class Endpoint(Block):
     profile: Id | None = Field(default=None, description="An entry of profiles.")
     state: Literal["active", "draining", "disabled"] | None = Field(
         default=None,
-        description="draining takes no new sessions, disabled nothing (default active).",
+        description="draining takes only calls bound to what it holds, disabled none (default "
+        "active).",
     )
     capacity: Capacity | None = Field(default=None, description="What it can carry.")
     observed: Observed | None = Field(default=None, description="What the publisher last saw.")
@@ -362,3 +363,14 @@ class Shares(Block):
         if self.client_count is not None and self.share is not None:
             raise problem("either client_count or share", at=("share",), shown=Said("both"))
         return self
+
+
+class Rollout(Block):
+    """A canary: a version that only some processes put in force. The others keep the one before."""
+
+    share: Fraction = Field(
+        description="Part of the processes, 0 to 1. Those of a smaller share are in a larger one."
+    )
+    seed: Text | None = Field(
+        default=None, description="Another word chooses other processes (default: none)."
+    )

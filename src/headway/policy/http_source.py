@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import functools
 import hashlib
 import ssl
 import time
@@ -16,14 +17,17 @@ from urllib.parse import urljoin, urlsplit, urlunsplit
 from headway.credentials import Credential
 from headway.errors import FetchError, PolicyError
 from headway.hosts import Origin, check_patterns, is_loopback, origin_allowed, origin_of
-from headway.policy.parse import DOCUMENT_BYTES_MAX
+from headway.policy.document import format_of
+from headway.policy.http_deadline import hurry
+from headway.policy.signing import SUFFIX
 from headway.policy.sources import (
+    CHUNK_BYTES,
     NotModified,
     PolicyArgument,
     PolicySource,
     Reply,
     UnavailableError,
-    source_for,
+    local_source_for,
 )
 
 if TYPE_CHECKING:
@@ -34,7 +38,13 @@ HTTP_JITTER = 0.2  # a fleet started together must not ask together for ever
 FETCH_TIMEOUT_S = 5.0
 REDIRECTS_MAX = 3
 RETRY_AFTER_MAX_S = 3600.0  # a slip in a header must not stop refreshing for a year
+FRESH_MAX_S = 300.0  # Cache-Control is often a CDN's default; a revocation must not wait for it
+_JSON_TYPES = frozenset({"application/json", "text/json", "text/plain", "application/octet-stream",
+                         "binary/octet-stream"})  # fmt: skip
+"""What servers send JSON files as; S3 says binary/octet-stream where nobody said anything."""
+_YAML_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml"})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
+_ABSENT = frozenset({403, 404, 410})  # 403: S3's, for what may not be listed
 _GZIP_WBITS = 31
 
 
@@ -49,7 +59,10 @@ class HttpSource(PolicySource):
     - `proxy`: a proxy's URL. Proxy variables of the environment are not used: a policy decides
       where prompts go, so its way here is chosen explicitly. `SSL_CERT_FILE` and `_DIR` are used.
 
-    A connection is made per fetch: nothing is left open between fetches, or shared by a fork.
+    `Retry-After` is honoured up to an hour, `Cache-Control: max-age` (less `Age`) up to five
+    minutes; neither ever makes a look come sooner. The signatures are at the same URL with `.sig`
+    after its path. A connection is made per fetch: nothing is left open between fetches, or shared
+    by a fork.
     """
 
     interval_s = HTTP_INTERVAL_S
@@ -70,7 +83,7 @@ class HttpSource(PolicySource):
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.label = _without_query(url)
+        self.label = without_query(url)
         self._hosts = check_patterns(hosts)
         try:
             self._origin = origin_of(url)
@@ -87,9 +100,7 @@ class HttpSource(PolicySource):
         self.interval_s = interval_s
         self.from_loopback = is_loopback(self._origin.host)
         self.cache_key = hashlib.sha256(url.encode()).hexdigest()[:32]
-        self.bootstrap = None if bootstrap is None else source_for(bootstrap)
-        if self.bootstrap is not None and self.bootstrap.fetched:
-            raise PolicyError("a bootstrap policy must be local", source=self.label)
+        self.bootstrap = local_source_for(bootstrap, self.label)
         self._url = url
         self._credential = credential
         self._headers = dict(headers or {})
@@ -100,29 +111,63 @@ class HttpSource(PolicySource):
         self._wall_clock = wall_clock
 
     def read(self, etag: str | None) -> Reply | NotModified:
+        give_up_at = self._clock() + self._timeout_s
+        response, stack = self._ask(self._url, etag, give_up_at)
+        with stack:
+            fresh_s = _fresh_s(response.headers)
+            if response.status_code == 304:
+                return NotModified(fresh_s)
+            if response.status_code != 200:
+                self._refused(response)
+            text_format = self._format(response)
+            chunks = self._body(response, stack.pop_all(), give_up_at)
+            return Reply(chunks, _token(response.headers), text_format, fresh_s)
+
+    def read_signatures(self) -> Iterable[bytes] | None:
+        parts = urlsplit(self._url)
+        give_up_at = self._clock() + self._timeout_s
+        url = urlunsplit(parts._replace(path=parts.path + SUFFIX))
+        response, stack = self._ask(url, None, give_up_at)
+        with stack:
+            if response.status_code in _ABSENT:
+                return None
+            if response.status_code != 200:
+                self._refused(response)
+            return self._body(response, stack.pop_all(), give_up_at)
+
+    def _ask(
+        self, url: str, etag: str | None, give_up_at: float
+    ) -> tuple[httpx2.Response, ExitStack]:
+        """The response, its body not yet read, and what closes it."""
         import httpx2
 
-        give_up_at = self._clock() + self._timeout_s
         with ExitStack() as stack:
             stack.enter_context(_uninstrumented())
             try:
                 client = stack.enter_context(self._client())
-                response = self._follow(client, stack, etag, give_up_at)
+                if hasattr(client._transport, "_pool"):
+                    hurry(client, give_up_at, self._clock)
+                response = self._follow(client, stack, url, etag, give_up_at)
             except (httpx2.HTTPError, httpx2.InvalidURL) as exc:
                 # Its text may repeat a URL with a token in its query: the class says enough.
                 self._fail(f"{type(exc).__name__} while asking for it")
-            if response.status_code == 304:
-                return NotModified()
-            if response.status_code != 200:
-                self._refused(response)
-            token = _token(response.headers)
-            return Reply(self._body(response, stack.pop_all(), give_up_at), etag=token)
+            return response, stack.pop_all()
+
+    def _format(self, response: httpx2.Response) -> str:
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind in _YAML_TYPES:
+            return "yaml"
+        if kind and kind not in _JSON_TYPES and not kind.endswith("+json"):
+            # A login page, most likely, or a proxy's: told as such, not as line 1, column 1.
+            self._fail(f"is {kind[:80]}, no policy", expected="application/json, or YAML")
+        unsaid = not kind or kind in _JSON_TYPES - {"application/json", "text/json"}
+        return format_of(urlsplit(self._url).path) if unsaid else "json"
 
     def _client(self) -> httpx2.Client:
         import httpx2
 
-        if self._ssl_context is None:  # kept: building one costs more than the fetch
-            self._ssl_context = httpx2.create_ssl_context()
+        if self._ssl_context is None:
+            self._ssl_context = _usual_ssl_context()
         return httpx2.Client(
             verify=self._ssl_context,
             trust_env=False,
@@ -132,9 +177,9 @@ class HttpSource(PolicySource):
         )
 
     def _follow(
-        self, client: httpx2.Client, stack: ExitStack, etag: str | None, give_up_at: float
+        self, client: httpx2.Client, stack: ExitStack, url: str, etag: str | None, give_up_at: float
     ) -> httpx2.Response:
-        url, origin = self._url, self._origin
+        origin = self._origin
         for _ in range(REDIRECTS_MAX + 1):
             self._check_time(give_up_at)
             request = client.build_request("GET", url, headers=self._request_headers(origin, etag))
@@ -165,7 +210,7 @@ class HttpSource(PolicySource):
 
     def _request_headers(self, origin: Origin, etag: str | None) -> dict[str, str]:
         headers = {
-            "accept": "application/json",
+            "accept": "application/json, application/yaml;q=0.5",
             "accept-encoding": "gzip",
             "user-agent": "headway-policy",
         }
@@ -195,10 +240,14 @@ class HttpSource(PolicySource):
                 # Not in chunks of a size: those would be waited for, out of sight of the clock.
                 for raw in response.iter_raw():
                     self._check_time(give_up_at)
-                    # Decoded a bounded piece at a time: a few bytes can unfold to gigabytes.
-                    yield raw if unzip is None else unzip.decompress(raw, DOCUMENT_BYTES_MAX + 1)
-                    if unzip is not None and unzip.unconsumed_tail:
-                        yield bytes(DOCUMENT_BYTES_MAX + 1)  # more than the cap: let it say so
+                    if unzip is None:
+                        yield raw
+                        continue
+                    packed = raw
+                    while packed:
+                        # A bounded piece at a time: a few bytes can unfold to gigabytes.
+                        yield unzip.decompress(packed, CHUNK_BYTES)
+                        packed = unzip.unconsumed_tail
             except httpx2.HTTPError as exc:
                 self._fail(f"{type(exc).__name__} while reading it")
             except zlib.error:
@@ -224,7 +273,14 @@ class HttpSource(PolicySource):
         raise FetchError(message, expected=expected, source=self.label) from None
 
 
-def _without_query(url: str) -> str:
+@functools.cache  # building one costs more than a fetch, and half a megabyte
+def _usual_ssl_context() -> ssl.SSLContext:
+    import httpx2
+
+    return httpx2.create_ssl_context()
+
+
+def without_query(url: str) -> str:
     """The URL without what may be secret in it: user information and query."""
     try:
         parts = urlsplit(url)
@@ -253,6 +309,17 @@ def _retry_after_s(value: str | None, wall_now: float) -> float | None:
         except (ValueError, OverflowError):
             return None
     return min(seconds, RETRY_AFTER_MAX_S) if seconds > 0 else None  # also when not a number
+
+
+def _fresh_s(headers: Mapping[str, str]) -> float | None:
+    """Seconds for which asking again is idle, by Cache-Control and Age (RFC 9111), bounded."""
+    for directive in headers.get("cache-control", "").lower().split(","):
+        name, _, value = directive.strip().partition("=")
+        if name == "max-age" and (text := value.strip('"')).isdecimal() and len(text) < 10:
+            age = headers.get("age", "")
+            passed = int(age) if age.isdecimal() and len(age) < 10 else 0
+            return min(max(int(text) - passed, 0.0), FRESH_MAX_S)
+    return None
 
 
 @contextlib.contextmanager

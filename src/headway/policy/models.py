@@ -14,7 +14,7 @@ from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from headway.policy.blocks import Fallback, Handling, Match, Weights
 from headway.policy.fields import Block, Id, Instant, Said, Serial, Text, problem
-from headway.policy.fleet import Endpoint, Network, Profile, Shares, TrafficClass
+from headway.policy.fleet import Endpoint, Network, Profile, Rollout, Shares, TrafficClass
 
 if TYPE_CHECKING:
     from headway.core.snapshot import Snapshot
@@ -34,6 +34,7 @@ FEATURES = frozenset(
         "params",
         "profiles",
         "retry",
+        "rollout",
         "selection",
         "shares",
         "zones",
@@ -127,6 +128,9 @@ class Policy(Block):
     )
     defaults: Defaults | None = Field(default=None, description="What routes leave out.")
     shares: Shares | None = Field(default=None, description="This process's part of the capacity.")
+    rollout: Rollout | None = Field(
+        default=None, description="The processes that this version is for (default: all)."
+    )
 
     @model_validator(mode="after")
     def _instants_in_order(self) -> Policy:

@@ -1,8 +1,9 @@
 """Where policy bytes come from.
 
-A source is one class with one method. `PolicySource.fetch` wraps it with what every source owes: at
-most `DOCUMENT_BYTES_MAX` bytes are read, and nothing but FetchError escapes. To add one, subclass,
-write `read`, and pass the contract test (`tests/policy/test_sources.py`).
+A source is one class with one method, or two where its documents can be signed.
+`PolicySource.fetch` wraps them with what every source owes: bounded reading, and nothing but
+FetchError escapes. To add one, subclass, write `read` (and `read_signatures`), and pass the
+contract test (`tests/policy/test_sources.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeAlias, final
 
@@ -20,8 +22,13 @@ from headway.errors import FetchError, PolicyError, ValidationError
 from headway.policy.document import format_of
 from headway.policy.models import Policy
 from headway.policy.parse import DOCUMENT_BYTES_MAX
+from headway.policy.signing import SIGNATURES_BYTES_MAX, SUFFIX
 
 FILE_INTERVAL_S = 2.0
+FILE_SETTLE_S = 0.25
+"""A changed file is read once it has stood still this long: half a YAML file is a document, too."""
+FILE_YOUNG_S = 3.0
+"""A file changed this lately may change again within one tick of its clock (2 s on FAT)."""
 CHUNK_BYTES = 64 * 1024
 
 
@@ -42,6 +49,8 @@ class Reply(NamedTuple):
     etag: str | None = None
     """Opaque: given back at the next read, to learn that nothing changed."""
     format: str = "json"
+    fresh_s: float | None = None
+    """For how long the source says that asking again is idle; None: it doesn't say."""
 
 
 class Fetched(NamedTuple):
@@ -51,15 +60,26 @@ class Fetched(NamedTuple):
     etag: str | None = None
     format: str = "json"
     """"json" or "yaml"."""
+    signatures: bytes | None = None
+    """The signature file beside it; None where there is none, or none was asked for."""
+    fresh_s: float | None = None
 
     @property
     def digest(self) -> str:
-        """Tells one content from another."""
-        return hashlib.sha256(self.content).hexdigest()
+        """Tells one content, signatures included, from another."""
+        return hashlib.sha256(self.content + b"\0" + (self.signatures or b"")).hexdigest()
 
 
 class NotModified(NamedTuple):
     """The document is the one that `etag` stood for."""
+
+    fresh_s: float | None = None
+
+
+class Unsettled(NamedTuple):
+    """The document is being written just now: look again in a moment."""
+
+    again_s: float
 
 
 class PolicySource(abc.ABC):
@@ -69,6 +89,8 @@ class PolicySource(abc.ABC):
     """Names the source in messages and events. Holds no secrets."""
     fetched: ClassVar[bool] = True
     """Documents come from elsewhere, so they may name only what code declared."""
+    in_code: ClassVar[bool] = False
+    """Documents are part of the application, so pinned keys need not have signed them."""
     interval_s: float | None = None
     """How often to look; None: it never changes."""
     jitter: float = 0.0
@@ -81,31 +103,45 @@ class PolicySource(abc.ABC):
     """A local document to start from when this source has nothing yet."""
 
     @abc.abstractmethod
-    def read(self, etag: str | None) -> Reply | NotModified:
+    def read(self, etag: str | None) -> Reply | NotModified | Unsettled:
         """Ask for the document, `etag` being the one of the last reply. May raise anything."""
 
+    def read_signatures(self) -> Iterable[bytes] | None:
+        """The signature file of the document just read; None: there is none. May raise anything."""
+        return None
+
     @final
-    def fetch(self, etag: str | None = None) -> Fetched | NotModified:
-        """Read the document within the byte cap. Raises FetchError and nothing else."""
+    def fetch(
+        self, etag: str | None = None, *, signed: bool = False
+    ) -> Fetched | NotModified | Unsettled:
+        """Read the document, and its signatures if they are wanted, within the byte caps.
+
+        Raises FetchError and nothing else.
+        """
         try:
             reply = self.read(etag)
-            if isinstance(reply, NotModified):
+            if not isinstance(reply, Reply):
                 return reply
-            return Fetched(self._within_cap(reply.chunks), reply.etag, reply.format)
+            content = self._within_cap(reply.chunks, DOCUMENT_BYTES_MAX, "document")
+            beside = self.read_signatures() if signed else None
+            signatures = None
+            if beside is not None:
+                signatures = self._within_cap(beside, SIGNATURES_BYTES_MAX, "signature file")
+            return Fetched(content, reply.etag, reply.format, signatures, reply.fresh_s)
         except FetchError:
             raise
         except Exception as exc:
             raise FetchError(f"{type(exc).__name__}: {exc}", source=self.label) from exc
 
-    def _within_cap(self, chunks: Iterable[bytes]) -> bytes:
+    def _within_cap(self, chunks: Iterable[bytes], cap: int, what: str) -> bytes:
         content = bytearray()
         try:
             for chunk in chunks:
                 content += chunk
-                if len(content) > DOCUMENT_BYTES_MAX:
+                if len(content) > cap:
                     raise TooLargeError(
-                        "the document is too large",
-                        expected=f"at most {DOCUMENT_BYTES_MAX} bytes",
+                        f"the {what} is too large",
+                        expected=f"at most {cap} bytes",
                         source=self.label,
                     )
         finally:
@@ -121,6 +157,7 @@ class StaticSource(PolicySource):
     """A document made in code: bytes, JSON text, a mapping, or a `Policy`. Never changes."""
 
     fetched: ClassVar[bool] = False
+    in_code: ClassVar[bool] = True
 
     def __init__(
         self, document: Policy | Mapping[str, object] | bytes | str, *, label: str = "static"
@@ -152,36 +189,109 @@ def _static_bytes(document: Policy | Mapping[str, object] | bytes | str, label: 
                 ) from None
 
 
+class EnvSource(PolicySource):
+    """A document that stands in an environment variable, as text. Read once: it never changes."""
+
+    fetched: ClassVar[bool] = False
+
+    def __init__(self, variable: str) -> None:
+        self.variable = variable
+        self.label = f"environment variable {variable}"
+
+    def read(self, etag: str | None) -> Reply | NotModified:
+        text = os.environ.get(self.variable)
+        if text is None:
+            raise FetchError("is not set", expected="a policy document", source=self.label)
+        content = text.encode("utf-8", "surrogateescape")
+        tag = hashlib.sha256(content).hexdigest()
+        if tag == etag:
+            return NotModified()
+        return Reply([content], etag=tag, format="json" if content.lstrip()[:1] == b"{" else "yaml")
+
+    def read_signatures(self) -> Iterable[bytes] | None:
+        text = os.environ.get(f"{self.variable}_SIG")
+        return None if text is None else [text.encode("utf-8", "surrogateescape")]
+
+
+class PackageSource(PolicySource):
+    """A document shipped inside a Python package, also a zipped one: what a start falls back on."""
+
+    fetched: ClassVar[bool] = False
+    in_code: ClassVar[bool] = True
+
+    def __init__(self, package: str, name: str = "policy.json") -> None:
+        self.package, self.name = package, name
+        self.label = f"{name} of package {package}"
+        self._format = format_of(name)
+
+    def read(self, etag: str | None) -> Reply | NotModified:
+        if etag == "package":
+            return NotModified()
+        from importlib import resources
+
+        try:
+            with resources.files(self.package).joinpath(self.name).open("rb") as file:
+                content = file.read(DOCUMENT_BYTES_MAX + 1)
+        except (OSError, ImportError, TypeError) as exc:
+            raise FetchError(f"can't be read: {type(exc).__name__}", source=self.label) from exc
+        return Reply([content], etag="package", format=self._format)
+
+
 class FileSource(PolicySource):
     """A local file that the application names: JSON, or YAML by its suffix. Followed as it changes.
 
-    A change is a new modification time, size or inode of what the path leads to, so replacing the
-    file by `os.replace`, and swapping a symbolic link to it or to its directory, are both seen.
+    A change is a new modification time, size or inode of what the path leads to: replacing the file
+    by `os.replace`, swapping a symbolic link to it or to its directory (as Kubernetes mounts a
+    ConfigMap), and writing over it are all seen. A change is taken once it has stood still for
+    `FILE_SETTLE_S`, so that a file that is being written is not read by halves.
     """
 
     fetched: ClassVar[bool] = False
     interval_s = FILE_INTERVAL_S
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, wall_clock: Callable[[], float] = time.time
+    ) -> None:
         self.path = Path(path)
         self.label = str(self.path)
         self._format = format_of(self.path)
+        self._wall_clock = wall_clock
+        self._seen: str | None = None
 
-    def read(self, etag: str | None) -> Reply | NotModified:
+    def read(self, etag: str | None) -> Reply | NotModified | Unsettled:
         try:
             found = self.path.stat()
             if not stat.S_ISREG(found.st_mode):  # opening a FIFO would wait for a writer
                 raise FetchError("is no regular file", source=self.label)
-            if etag is not None and etag == _signature(found):
+            now = _signature(found)
+            if etag is not None and etag == now:
                 return NotModified()
+            known, self._seen = self._seen, now
+            # The first document is wanted at once; the ones that follow can wait to be whole.
+            if known is not None and now != known:
+                return Unsettled(FILE_SETTLE_S)
             # The descriptor is asked again: the path may lead elsewhere by now.
             with self.path.open("rb") as file:
-                signature = _signature(os.fstat(file.fileno()))
+                opened = os.fstat(file.fileno())
                 chunks = list(_bounded(iter(lambda: file.read(CHUNK_BYTES), b"")))
+                if known is not None and _signature(os.fstat(file.fileno())) != now:
+                    return Unsettled(FILE_SETTLE_S)
         except (OSError, ValueError) as exc:
+            self._seen = self._seen or ""
             why = exc.strerror if isinstance(exc, OSError) else str(exc)
             raise FetchError(f"can't be read: {why}", source=self.label) from exc
-        return Reply(chunks, etag=signature, format=self._format)
+        young = abs(self._wall_clock() - opened.st_mtime) < FILE_YOUNG_S
+        return Reply(chunks, etag=None if young else _signature(opened), format=self._format)
+
+    def read_signatures(self) -> Iterable[bytes] | None:
+        path = self.path.with_name(self.path.name + SUFFIX)
+        try:
+            if not stat.S_ISREG(path.stat().st_mode):
+                return None
+            with path.open("rb") as file:
+                return [file.read(SIGNATURES_BYTES_MAX + 1)]
+        except FileNotFoundError:
+            return None
 
 
 def _signature(found: os.stat_result) -> str:
@@ -207,7 +317,9 @@ def source_for(argument: PolicyArgument) -> PolicySource:
     """The source that a `policy=` argument means.
 
     A source is itself; a Policy, mapping, bytes, or text that begins with `{` is a static
-    document; `http://` and `https://` URLs are fetched; other text and paths are files. Raises
+    document; `http://` and `https://` URLs are fetched, as are those of object stores (`s3://`,
+    `gs://`, `az://` and what else fsspec knows); `env:NAME` is a document in an environment
+    variable, `package:NAME/FILE` one in a Python package; other text and paths are files. Raises
     PolicyError for other URLs, TypeError for anything else.
     """
     match argument:
@@ -228,19 +340,40 @@ def source_for(argument: PolicyArgument) -> PolicySource:
             )
 
 
+def local_source_for(argument: PolicyArgument | None, label: str) -> PolicySource | None:
+    """What a `bootstrap=` argument means: any source that asks nobody else. Raises PolicyError."""
+    if argument is None:
+        return None
+    source = source_for(argument)
+    if source.fetched:
+        raise PolicyError("a bootstrap policy must be local", source=label)
+    return source
+
+
 def _source_for_text(text: str) -> PolicySource:
     scheme, separator, rest = text.partition("://")
     match scheme.lower() if separator else "":
         case "":
-            return FileSource(text)
+            return _local_source(text)
         case "file":
             return FileSource(rest)
         case "http" | "https":
             from headway.policy.http_source import HttpSource
 
             return HttpSource(text)
-        case other:
-            raise PolicyError(
-                f"no source for {other[:20]}:// addresses",
-                expected="https://, http:// on loopback, file://, or a path",
-            )
+        case _:
+            from headway.policy.store_source import StoreSource
+
+            return StoreSource(text)
+
+
+def _local_source(text: str) -> PolicySource:
+    kind, colon, rest = text.partition(":")
+    match kind if colon else "":
+        case "env":
+            return EnvSource(rest)
+        case "package":
+            package, _, name = rest.partition("/")
+            return PackageSource(package, name or "policy.json")
+        case _:
+            return FileSource(text)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headway.core.model import PolicyLoaded, PolicyRejected, PolicyStale
 from headway.core.snapshot import Snapshot
 from headway.credentials import Credential
 from headway.errors import FetchError, PolicyError, VerifyError
@@ -20,32 +20,36 @@ from headway.policy.cache import DiskCache
 from headway.policy.decide import (
     PolicyStatus,
     Verdict,
-    age_s,
     is_expired,
-    is_stale,
-    rank,
-    status_of,
+    takes_part,
     verdict,
     why_not,
 )
 from headway.policy.document import Compiled
 from headway.policy.first import (
     bounded_fetch,
+    cache_key,
     compile_fetched,
     first_fetch,
+    keep,
     newest_local,
     reason_of,
+    refuse_unsigned,
 )
-from headway.policy.refresh import default_backoff, failed_wait_s, refresher
+from headway.policy.pace import Pace
+from headway.policy.refresh import refresher
+from headway.policy.signing import KeysArgument, SignatureError, keys_of
 from headway.policy.sources import (
     Fetched,
     NotModified,
     PolicyArgument,
     PolicySource,
-    UnavailableError,
+    Unsettled,
     source_for,
 )
+from headway.policy.standing import Standing, status_of
 from headway.policy.trust import Trust
+from headway.policy.voice import PolicyEvent, Voice
 
 if TYPE_CHECKING:
     from tenacity import RetryCallState
@@ -86,7 +90,12 @@ class PolicySupply:
         credentials: declared credentials by name. Naming any other makes an endpoint invalid.
         zone: where this process is, for round trips.
         cache_dir: where fetched documents and the high-water mark are kept (None: nowhere).
-        public_keys: not available in this version; anything but None is refused.
+        public_keys: who must have signed the document: key id -> public key, one of them being
+            enough, or `PublicKeys(keys, threshold=...)`.
+        allow_unsigned: without public keys, a document from another machine is refused unless this
+            says that it is meant.
+        policy_id: which policy this has to be; None: whichever the source gives first.
+        instance: this process's name in rollouts (`rollout` in the document); None: the host's.
         on_snapshot, on_event: called with each later snapshot, and each Policy* event, by the
             refresh thread (events of `initial` by its caller). What they raise is logged.
         clock, wall_clock: monotonic seconds and seconds since 1970.
@@ -105,20 +114,18 @@ class PolicySupply:
         credentials: Mapping[str, Credential] | None = None,
         zone: str | None = None,
         cache_dir: str | os.PathLike[str] | None = None,
-        public_keys: object = None,
+        public_keys: KeysArgument | None = None,
+        allow_unsigned: bool = False,
+        policy_id: str | None = None,
+        instance: str | None = None,
         on_snapshot: Callable[[Snapshot], object] | None = None,
-        on_event: Callable[[PolicyLoaded | PolicyRejected | PolicyStale], object] | None = None,
+        on_event: Callable[[PolicyEvent], object] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         backoff: Callable[[RetryCallState], float] | None = None,
         rng: random.Random | None = None,
         initial_timeout_s: float = INITIAL_TIMEOUT_S,
     ) -> None:
-        if public_keys is not None:
-            raise VerifyError(
-                "signed policies are not available in this version of headway",
-                expected="public_keys=None; until then, serve the policy over https",
-            )
         self._given = argument if isinstance(argument, Snapshot) else None
         self._source = None if isinstance(argument, Snapshot) else source_for(argument)
         self._trust = Trust(
@@ -127,32 +134,30 @@ class PolicySupply:
             own_hosts=check_patterns(own_hosts),
             credentials=dict(credentials or {}),
             from_loopback=self._source is not None and self._source.from_loopback,
+            keys=keys_of(public_keys),
+            policy_id=policy_id,
         )
+        if self._trust.keys is None and not allow_unsigned:
+            refuse_unsigned(self._source)
         self._zone = zone
+        self._instance = socket.gethostname() if instance is None else instance
         self._cache = None if cache_dir is None else DiskCache(cache_dir)
+        self._cache_key = cache_key(self._source, policy_id)
         self._on_snapshot = on_snapshot
-        self._on_event = on_event
         self._clock = clock
         self._wall_clock = wall_clock
-        self._backoff = backoff
-        self._rng = rng or random.Random()
         self._initial_timeout_s = initial_timeout_s
 
         self._lock = threading.Lock()  # one step at a time; readers take no lock
         self._generation = -1
         self._closed = False
-        self._snapshot: Snapshot | None = None
-        self._loaded_at = 0.0
-        self._warnings: tuple[str, ...] = ()
-        self._mark: tuple[int, int] | None = None
+        self._standing = Standing()
+        self._pace = Pace(self._source, rng or random.Random(), backoff)
         self._etag: str | None = None
         self._digest: str | None = None  # of the content last seen, trusted or not
-        self._due = 0.0
-        self._failures = 0
-        self._fetch_error: str | None = None
-        self._rejection: str | None = None
-        self._stale_told: tuple[int, int] | None = None
-        if self._source is not None and self._source.interval_s is not None:
+        self._unverified = False  # ... because its signatures were missing
+        self._voice = Voice(self._label, on_event)
+        if self._follows:
             refresher.adopt(self)
 
     # ------------------------------------------------------------------ for the router
@@ -160,15 +165,15 @@ class PolicySupply:
     @property
     def snapshot(self) -> Snapshot | None:
         """The snapshot in force; None before `initial`."""
-        return self._snapshot
+        return self._standing.snapshot
 
     def initial(self) -> Snapshot:
         """The first snapshot; see the class. Raises PolicyError. Later calls return the current."""
         with self._lock:
-            if self._snapshot is None:
+            if self._standing.snapshot is None:
                 self._begin(self._clock(), self._wall_clock())
-            assert self._snapshot is not None
-            return self._snapshot
+            assert self._standing.snapshot is not None
+            return self._standing.snapshot
 
     def ensure_started(self) -> None:
         """Begin background refresh, once per process; a comparison afterwards."""
@@ -187,21 +192,20 @@ class PolicySupply:
         now = self._clock() if now is None else now
         wall_now = self._wall_clock() if wall_now is None else wall_now
         with self._lock:
-            if self._closed or self._source is None or self._snapshot is None:
+            if self._closed or self._source is None or self._standing.snapshot is None:
                 return False
             changed = self._follows and self._look(self._source, now, wall_now)
-            self._tell_stale(now, wall_now)
+            changed = self._end_wait(now, wall_now) or changed
+            self._voice.stale(self._standing, now, wall_now)
             return changed
 
     def status(self) -> PolicyStatus:
         """What is known of the policy in force. Takes no lock."""
         return status_of(
-            self._snapshot,
-            source="none" if self._source is None else self._source.label,
-            loaded_at=self._loaded_at,
+            self._standing,
+            source=self._label or "none",
             wall_now=self._wall_clock(),
-            last_error=self._fetch_error or self._rejection,
-            warnings=self._warnings,
+            trouble=self._voice.trouble,
         )
 
     def close(self) -> None:
@@ -217,7 +221,7 @@ class PolicySupply:
 
     def due_in_s(self) -> float:
         """Seconds until the source is looked at next."""
-        return self._due - self._clock()
+        return self._pace.due - self._clock()
 
     def step(self) -> None:
         """Look at the source."""
@@ -226,11 +230,13 @@ class PolicySupply:
     def after_fork(self) -> None:
         """Begin anew in a forked child, at its own pace."""
         self._lock = threading.Lock()
-        self._rng.seed()
-        # Children forked together must not ask together.
-        self._due = self._clock() + self._interval_s() * self._rng.random()
+        self._pace.forked(self._clock())
 
     # ------------------------------------------------------------------ the first snapshot
+
+    @property
+    def _label(self) -> str:
+        return "" if self._source is None else self._source.label
 
     @property
     def _follows(self) -> bool:
@@ -243,86 +249,140 @@ class PolicySupply:
         elif self._source.fetched:
             self._begin_fetched(self._source, now, wall_now)
         else:
-            fetched = first_fetch(self._source)
+            fetched = first_fetch(self._source, signed=self._trust.keys is not None)
             compiled = self._compile(self._source, fetched, wall_now)
             self._seen(fetched)
             self._install(compiled, now, wall_now)
-            self._due = now + self._interval_s()
+            self._pace.answered(now)
 
     def _begin_fetched(self, source: PolicySource, now: float, wall_now: float) -> None:
-        local = newest_local(source, self._cache, lambda s, f: self._compile(s, f, wall_now))
-        best, self._mark = local.compiled, local.mark
+        local = newest_local(
+            source,
+            self._cache,
+            self._cache_key,
+            lambda s, f: self._compile(s, f, wall_now),
+            self._instance,
+        )
+        best, self._standing.mark, self._standing.void = local.compiled, local.mark, local.void
         if local.fetched is not None:
             self._seen(local.fetched)
+        is_own = local.fetched is not None
         if best is not None and not is_expired(best.snapshot, wall_now):
-            self._install(best, now, wall_now)
+            self._install(best, now, wall_now, bind=is_own)
             return
         try:
-            fetched = bounded_fetch(source, self._initial_timeout_s)
+            signed = self._trust.keys is not None
+            fetched = bounded_fetch(source, self._initial_timeout_s, signed=signed)
             offer = self._compile(source, fetched, wall_now)
-            found = verdict(offer.snapshot, best and best.snapshot, self._mark, wall_now)
+            bound = best.snapshot.policy_id if best is not None and is_own else None
+            found = self._verdict(offer, best and best.snapshot, bound, wall_now)
             if found is not Verdict.REPLACE and best is None:
-                raise VerifyError(why_not(found, offer.snapshot, self._mark), source=source.label)
+                raise VerifyError(
+                    why_not(found, offer.snapshot, self._standing.mark), source=source.label
+                )
         except PolicyError as exc:
             if best is None:
                 raise
-            self._install(best, now, wall_now)
-            self._reject(reason_of(exc), str(exc), now)
+            self._install(best, now, wall_now, bind=is_own)
+            self._voice.refused(reason_of(exc), str(exc), now)
             return
         self._seen(fetched)
         if found is Verdict.REPLACE:
-            self._install(offer, now, wall_now)
-            self._keep(fetched)
+            self._install(self._warned(offer), now, wall_now)
+            keep(self._cache, self._cache_key, self._standing, fetched, self._label)
         elif best is not None:
-            self._install(best, now, wall_now)
-        self._due = now + self._interval_s()
+            self._install(best, now, wall_now, bind=is_own)
+        self._pace.answered(now, fetched.fresh_s)
+
+    def _warned(self, offer: Compiled) -> Compiled:
+        if takes_part(offer.snapshot, self._instance):
+            return offer
+        note = (
+            f"{offer.snapshot.source}: a version that is being rolled out is used before its turn: "
+            "there is no other to start from (give cache_dir=..., or a bootstrap)"
+        )
+        return offer._replace(warnings=(*offer.warnings, note))
 
     # ------------------------------------------------------------------ the ones that follow
 
     def _look(self, source: PolicySource, now: float, wall_now: float) -> bool:
         try:
-            got = source.fetch(self._etag)
+            got = source.fetch(self._etag, signed=self._trust.keys is not None)
         except FetchError as exc:
-            self._failures += 1
-            self._due = now + self._failed_wait_s(exc)
-            known, self._fetch_error = self._fetch_error, str(exc)
-            if known is None:  # told once, however long it lasts
-                log.warning("the policy can't be refreshed, the last good one stays: %s", exc)
-                self._emit(PolicyRejected(source.label, reason_of(exc), str(exc), now))
+            self._pace.failed(now, exc)
+            self._voice.unreachable(reason_of(exc), str(exc), now)
             return False
-        self._failures = 0
-        self._fetch_error = None
-        self._due = now + self._interval_s()
+        if isinstance(got, Unsettled):
+            self._pace.soon(now, got.again_s)
+            return False
+        self._voice.reachable()
+        self._pace.answered(now, got.fresh_s)
         if isinstance(got, NotModified):
             return False
         seen = self._digest
         self._seen(got)
         if got.digest == seen:
+            self._etag = None if self._unverified else self._etag
             return False
         try:
             offer = self._compile(source, got, wall_now)
+            self._unverified = False
         except PolicyError as exc:
-            self._reject("invalid", str(exc), now)
+            self._unverified = isinstance(exc, SignatureError)
+            if self._unverified:
+                self._etag = None  # its signatures may come later: it has to be asked for again
+            self._voice.refused(reason_of(exc), str(exc), now)
             return False
         return self._judge(offer, got, now, wall_now)
 
+    def _verdict(
+        self, offer: Compiled, current: Snapshot | None, bound: str | None, wall_now: float
+    ) -> Verdict:
+        return verdict(
+            offer.snapshot,
+            current,
+            self._standing.mark,
+            wall_now,
+            bound=bound if self._trust.policy_id is None else None,
+            instance=self._instance,
+        )
+
     def _judge(self, offer: Compiled, fetched: Fetched, now: float, wall_now: float) -> bool:
-        current = self._snapshot
-        found = verdict(offer.snapshot, current, self._mark, wall_now)
+        standing = self._standing
+        current = standing.snapshot
+        found = self._verdict(offer, current, standing.bound, wall_now)
+        standing.held = None
         if found is Verdict.REPLACE:
-            self._install(offer, now, wall_now)
-            self._keep(fetched)
-            if self._on_snapshot is not None:
-                try:
-                    self._on_snapshot(offer.snapshot)
-                except Exception:
-                    log.exception("on_snapshot failed")
+            self._put_in_force(offer, fetched, now, wall_now)
             return True
         if current is not None and replace(offer.snapshot, source=current.source) == current:
-            self._rejection = None  # the one in force, spelled in other bytes
+            self._voice.content()  # the one in force, spelled in other bytes
             return False
-        self._reject(found.value, why_not(found, offer.snapshot, self._mark), now)
+        why = why_not(found, offer.snapshot, standing.mark)
+        if found is Verdict.HELD:
+            self._voice.content()  # nothing is wrong with it
+            standing.held = offer, fetched
+            log.info("policy %s", why)
+            return False
+        self._voice.refused(found.value, why, now)
         return False
+
+    def _put_in_force(self, offer: Compiled, fetched: Fetched, now: float, wall_now: float) -> None:
+        self._install(offer, now, wall_now)
+        keep(self._cache, self._cache_key, self._standing, fetched, self._label)
+        if self._on_snapshot is not None:
+            try:
+                self._on_snapshot(offer.snapshot)
+            except Exception:
+                log.exception("on_snapshot failed")
+
+    def _end_wait(self, now: float, wall_now: float) -> bool:
+        """A version that waits for its turn is better than one that has expired."""
+        current, held = self._standing.snapshot, self._standing.held
+        if held is None or current is None or not is_expired(current, wall_now):
+            return False
+        self._put_in_force(*held, now, wall_now)
+        return True
 
     def _compile(self, source: PolicySource, fetched: Fetched, wall_now: float) -> Compiled:
         trust = self._trust if source is self._source else replace(self._trust, fetched=False)
@@ -332,68 +392,8 @@ class PolicySupply:
         self._etag = fetched.etag
         self._digest = fetched.digest
 
-    def _install(self, compiled: Compiled, now: float, wall_now: float) -> None:
-        snapshot = compiled.snapshot
-        self._snapshot = snapshot
-        self._warnings = compiled.warnings
-        self._loaded_at = wall_now
-        self._rejection = None
-        self._mark = max(self._mark or rank(snapshot), rank(snapshot))
-        for warning in compiled.warnings:
-            log.warning("%s", warning)
-        self._emit(
-            PolicyLoaded(snapshot.policy_id, snapshot.epoch, snapshot.version, snapshot.source, now)
-        )
-
-    def _keep(self, fetched: Fetched) -> None:
-        source = self._source
-        if self._cache is None or source is None or source.cache_key is None or not self._mark:
-            return
-        self._cache.store(
-            source.cache_key,
-            fetched.content,
-            format=fetched.format,
-            etag=fetched.etag,
-            mark=self._mark,
-            label=source.label,
-        )
-
-    def _reject(self, reason: str, message: str, now: float) -> None:
-        label = "" if self._source is None else self._source.label
-        log.warning("policy refused, the last good one stays: %s", message)
-        self._rejection = message
-        self._emit(PolicyRejected(label, reason, message, now))
-
-    def _tell_stale(self, now: float, wall_now: float) -> None:
-        snapshot = self._snapshot
-        if snapshot is None or not is_stale(snapshot, wall_now):
-            return
-        if self._stale_told == rank(snapshot):
-            return
-        self._stale_told = rank(snapshot)
-        age = age_s(snapshot, self._loaded_at, wall_now)
-        log.warning("policy %s is stale: past fresh_until", rank(snapshot))
-        self._emit(PolicyStale(snapshot.policy_id, snapshot.version, age, now))
-
-    def _emit(self, event: PolicyLoaded | PolicyRejected | PolicyStale) -> None:
-        if self._on_event is None:
-            return
-        try:
-            self._on_event(event)
-        except Exception:
-            log.exception("on_event failed")
-
-    def _interval_s(self) -> float:
-        source = self._source
-        if source is None or source.interval_s is None:
-            return 0.0
-        return source.interval_s * (1.0 + source.jitter * (2.0 * self._rng.random() - 1.0))
-
-    def _failed_wait_s(self, exc: FetchError) -> float:
-        if self._source is None or not self._source.fetched:
-            return self._interval_s()
-        if self._backoff is None:
-            self._backoff = default_backoff()
-        wait_s = failed_wait_s(self._backoff, self._failures)
-        hint_s = exc.retry_after_s if isinstance(exc, UnavailableError) else None
-        return wait_s if hint_s is None else max(wait_s, hint_s)
+    def _install(
+        self, compiled: Compiled, now: float, wall_now: float, *, bind: bool = True
+    ) -> None:
+        self._standing.take(compiled, wall_now, bind=bind and self._trust.fetched)
+        self._voice.loaded(compiled, now)

@@ -17,6 +17,7 @@ from headway.policy.fields import JsonPath
 from headway.policy.fleet import Endpoint
 from headway.policy.models import Policy
 from headway.policy.problems import Problem
+from headway.policy.signing import PublicKeys
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NAMED_MAX = 8  # an error names a few of the declared hosts, not a hundred
@@ -36,6 +37,10 @@ class Trust:
     """The declared ones; None: names are not looked up (tools that only read documents)."""
     from_loopback: bool = False
     """It was fetched from this machine, so it may name this machine when nothing is declared."""
+    keys: PublicKeys | None = None
+    """Who must have signed it; None: nobody."""
+    policy_id: str | None = None
+    """Which policy it must be; None: any."""
     patterns: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:

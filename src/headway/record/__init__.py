@@ -5,6 +5,7 @@ from headway.record.books import Books
 from headway.record.busy import BusyTime
 from headway.record.call import CallRecord
 from headway.record.observed import ObservedCalls
+from headway.record.shared import Joint, Shared, kept_attempt, share_of
 from headway.record.watching import CallObserver, CallWatch
 
 __all__ = [
@@ -14,5 +15,9 @@ __all__ = [
     "CallObserver",
     "CallRecord",
     "CallWatch",
+    "Joint",
     "ObservedCalls",
+    "Shared",
+    "kept_attempt",
+    "share_of",
 ]

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from headway.core.call import Call
     from headway.core.snapshot import Snapshot
     from headway.record.books import Books
+    from headway.record.shared import Shared
     from headway.record.watching import CallWatch
     from headway.task.task import Task
 
@@ -61,7 +62,8 @@ class CallRecord:
     __slots__ = (
         "_attempts_before", "_attempts_made", "_books", "_cost", "_held", "_settling", "_watch",
         "attempts", "call", "deferred", "denied_by", "ended", "ended_at", "facts", "outcome",
-        "queue_wait_s", "rejection", "runs_at", "settlement", "started_at", "task", "winner",
+        "queue_wait_s", "rejection", "runs_at", "settlement", "shared", "started_at", "task",
+        "winner",
     )  # fmt: skip
 
     def __init__(self, books: Books, facts: CallFacts, task: Task | None, now: float) -> None:
@@ -86,6 +88,8 @@ class CallRecord:
         self.settlement = _NOTHING
         self.runs_at: Endpoint | None = None
         """Where every attempt goes, whatever is decided: observed calls only."""
+        self.shared: Shared | None = None
+        """What it has to do with other calls: of routes that join calls or keep answers only."""
         self._attempts_before = 0
         self._attempts_made = 0
         self._held = False
@@ -106,8 +110,8 @@ class CallRecord:
 
     @property
     def wants_usage(self) -> bool:
-        """Whether anybody will look at the cost: a task, or telemetry that records."""
-        return self.task is not None or self._watch is not None
+        """Whether anybody will look at the cost: a task, telemetry that records, or other calls."""
+        return self.task is not None or self._watch is not None or self.shared is not None
 
     def sink(self, snapshot: Snapshot) -> Sink | None:
         """`on_event`, to hand to `Engine.begin`; None when neither anybody looks at this call, nor
@@ -178,7 +182,14 @@ class CallRecord:
     def release(self) -> None:
         """It is over once its attempts are."""
         self._held = False
-        self._settle_if_over()
+        self.settle_if_over()
+
+    def defer(self) -> None:
+        """It will be settled once the price list is there: its task waits for that when asked."""
+        if not self.deferred:
+            self.deferred = True
+            if self.task is not None:
+                self.task._defer(self._books.pricer.wait)
 
     def go_on(self, facts: CallFacts, call: Call) -> None:
         """There are more attempts to come, of the same call."""
@@ -207,7 +218,7 @@ class CallRecord:
                 self._watch.on_event(self, event)
             except Exception as problem:  # noqa: BLE001
                 self._unwatch(problem)
-        self._settle_if_over()
+        self.settle_if_over()
 
     # ----------------------------------------------------------------- taking events in
 
@@ -264,9 +275,12 @@ class CallRecord:
 
     # ----------------------------------------------------------------- settling
 
-    def _settle_if_over(self) -> None:
+    def settle_if_over(self) -> None:
+        """Settle it, if nothing more can come: from its attempts, or from calls it shared with."""
         if self.ended and not self._held and not self._settling and self._is_over():
-            self._settle_once()
+            shared = self.shared
+            if shared is None or not shared.awaited:
+                self._settle_once()
 
     def _settle_once(self) -> None:
         with _lock:
@@ -275,7 +289,7 @@ class CallRecord:
             self._settling = True
             if self.is_observed:
                 self._books.observed = self._books.observed.and_one(self)
-        if self.task is None and self._watch is None:
+        if not self.wants_usage:
             return
         pricer = self._books.pricer
         waiting = False
@@ -285,11 +299,14 @@ class CallRecord:
             record.wasted = record is not self.winner or record.result != "ok"
             if usage is not None and usage is not NOT_BILLED and pricer.pending(record.endpoint):
                 waiting = True
+        shared = self.shared
+        if shared is not None and shared.kept is not None:
+            waiting = waiting or pricer.pending(shared.kept.endpoint)
         if waiting:
             # The first calls of a process: loading the price list must not hold the answer back.
-            self.deferred = True
-            if self.task is not None:
-                self.task._defer(pricer.wait)
+            self.defer()
+            if shared is not None and shared.leads is not None:
+                shared.leads.defer()
             pricer.when_ready(self._settle)
         else:
             self._settle()
@@ -301,6 +318,8 @@ class CallRecord:
             logger.exception("a call could not be priced: its cost is unknown")
             self.settlement = _NOTHING._replace(unknown_attempts=len(self.attempts))
             self._cost = UNKNOWN
+            if self.shared is not None and self.shared.leads is not None:
+                self.shared.leads.settle(self.settlement, UNKNOWN)
         if self.task is not None:
             self.task._settle(self)
         self.deferred = False
@@ -335,6 +354,11 @@ class CallRecord:
         self.settlement = Settlement(by_source, unknown, wasted, tokens_in, tokens_out, total)
         # Nothing sent, nothing spent: a refusal here is known to cost 0.
         self._cost = UNKNOWN if unknown and not total else Cost(total, source)
+        if self.shared is not None:
+            whole, cost = self.settlement, self._cost
+            self.settlement, self._cost = self.shared.settled(
+                whole, cost, self._books.pricer, self.facts
+            )
 
     def _endpoint(self, endpoint_id: str) -> Endpoint:
         if self.runs_at is not None:

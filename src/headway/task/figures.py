@@ -51,6 +51,13 @@ class Figures:
         return self._ledger.wasted
 
     @property
+    def saved(self) -> Decimal:
+        """USD that the task's calls would have cost more on their own: answers that were kept, and
+        requests shared with identical calls. As far as known."""
+        self._settled()
+        return self._ledger.saved
+
+    @property
     def calls(self) -> int:
         """Calls begun."""
         return self._ledger.calls

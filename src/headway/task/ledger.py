@@ -32,6 +32,8 @@ class Settlement(NamedTuple):
     output_tokens: int
     total: Decimal = ZERO
     """Sum of `by_source`."""
+    saved: Decimal = ZERO
+    """What it would have cost more, had it shared no request and reused no answer."""
 
 
 class Ledger:
@@ -41,7 +43,7 @@ class Ledger:
     __slots__ = (
         "attempts", "by_source", "calls", "caps", "cost", "extra_attempts", "forfeit",
         "input_tokens", "limits_spending", "lock", "name", "open_calls", "output_tokens", "parent",
-        "settled_calls", "unknown_attempts", "wasted",
+        "saved", "settled_calls", "unknown_attempts", "wasted",
     )  # fmt: skip
 
     def __init__(self, name: str, caps: Caps) -> None:
@@ -61,6 +63,7 @@ class Ledger:
         self.output_tokens = 0
         self.cost = ZERO
         self.wasted = ZERO
+        self.saved = ZERO
         self.unknown_attempts = 0
         self.by_source: dict[str, Decimal] = {}
         self.forfeit = False
@@ -154,6 +157,8 @@ class Ledger:
                 ledger.cost = add(ledger.cost, total)
                 if wasted:
                     ledger.wasted = add(ledger.wasted, wasted)
+                if call.saved:
+                    ledger.saved = add(ledger.saved, call.saved)
                 ledger = ledger.parent
 
     def forfeit_all(self) -> None:

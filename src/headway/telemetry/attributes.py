@@ -18,7 +18,7 @@ from headway.telemetry import names as n
 
 if TYPE_CHECKING:
     from headway.core.snapshot import Endpoint
-    from headway.record import AttemptRecord, CallRecord
+    from headway.record import AttemptRecord, CallRecord, Shared
     from headway.task import Task
 
 Value = str | bool | int | float | Sequence[str]
@@ -131,8 +131,9 @@ def call_decisions(record: CallRecord, mode: str) -> SpanAttributes:
     if call is not None:
         snapshot = call.snapshot
         found[n.POLICY_VERSION] = snapshot.version
-        fresh_until = snapshot.fresh_until
-        found[n.POLICY_STALE] = fresh_until is not None and time.time() > fresh_until
+        if snapshot.epoch:
+            found[n.POLICY_EPOCH] = snapshot.epoch
+        found[n.POLICY_STALE] = time.time() > snapshot.hints_until
     shown = record.winner or (record.attempts[-1] if record.attempts else None)
     if shown is not None:
         found[n.ENDPOINT_ID] = shown.endpoint.id
@@ -149,8 +150,22 @@ def call_decisions(record: CallRecord, mode: str) -> SpanAttributes:
         found[n.RETRY_DENIED_BY] = record.denied_by
     if record.is_observed:
         found |= _observed(record)
+    if record.shared is not None:
+        found |= _shared(record.shared)
     found |= money(record.cost, record.wasted)
     found[n.COST_COMPLETE] = record.cost_complete
+    return found
+
+
+def _shared(shared: Shared) -> SpanAttributes:
+    """What the call had to do with others. `headway.cost.amount` is its own part."""
+    found: SpanAttributes = {}
+    if shared.decision is not None:
+        found[n.DECISION] = shared.decision
+    if shared.callers > 1:
+        found[n.CALL_CALLERS] = shared.callers
+    if shared.saved:
+        found[n.COST_SAVED] = float(shared.saved)
     return found
 
 

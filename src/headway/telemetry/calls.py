@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, Tracer
 
-    from headway.record import AttemptRecord, CallRecord
+    from headway.record import AttemptRecord, CallRecord, Shared
     from headway.telemetry.telemetry import Telemetry
 
 _lock = threading.Lock()
@@ -288,6 +288,9 @@ class CallTelemetry:
                         n.COST_WASTED: attempt.wasted,
                     },
                 )
+        shared = record.shared
+        if shared is not None:
+            _count_shared(shared, instruments, model)
         if self._own:
             count_call(record, instruments, self._telemetry, model)
 
@@ -301,6 +304,14 @@ class CallTelemetry:
         from opentelemetry.trace import set_span_in_context
 
         return set_span_in_context(span)
+
+
+def _count_shared(shared: Shared, instruments: Instruments, model: str) -> None:
+    how: Attributes = {n.REQUEST_MODEL: model, n.DECISION: shared.decision or "share"}
+    if shared.decision is not None:
+        instruments.add("headway.calls.shared", 1, how)
+    if shared.saved:
+        instruments.add("headway.cost.saved", float(shared.saved), how)
 
 
 def _end_attempt(span: Span, attempt: AttemptRecord) -> None:

@@ -60,6 +60,7 @@ COST_SOURCE: Final = "headway.cost.source"
 COST_WASTED: Final = "headway.cost.wasted"
 COST_COMPLETE: Final = "headway.cost.complete"
 COST_UPPER_BOUND: Final = "headway.cost.upper_bound"
+COST_SAVED: Final = "headway.cost.saved"
 USD: Final = "USD"
 
 ENDPOINT_ID: Final = "headway.endpoint.id"
@@ -74,6 +75,8 @@ CALL_RETRIES: Final = "headway.call.retries"
 CALL_HEDGES: Final = "headway.call.hedges"
 CALL_FALLBACKS: Final = "headway.call.fallbacks"
 CALL_MODE: Final = "headway.call.mode"
+CALL_CALLERS: Final = "headway.call.callers"
+DECISION: Final = "headway.decision"
 SELECT_REASON: Final = "headway.select.reason"
 SELECT_PREDICTED: Final = "headway.select.predicted_s"
 QUEUE_WAIT: Final = "headway.queue.wait_s"
@@ -192,6 +195,10 @@ METRICS: Final[tuple[Metric, ...]] = (
            "Verdicts on outermost tasks, late ones too."),
     Metric("headway.cost", "counter", "{USD}",
            (ENDPOINT_ID, REQUEST_MODEL, COST_SOURCE, COST_WASTED), None, "Known cost of attempts."),
+    Metric("headway.cost.saved", "counter", "{USD}", (REQUEST_MODEL, DECISION), None,
+           "What calls would have cost more, had they shared no request and reused no answer."),
+    Metric("headway.calls.shared", "counter", "{call}", (REQUEST_MODEL, DECISION), None,
+           "Calls without a request of their own: joined to another's (share), or kept (avoid)."),
     Metric("headway.attempt.duration", "histogram", "s",
            (ENDPOINT_ID, ATTEMPT_KIND, ATTEMPT_OUTCOME, ERROR_TYPE), D, "Time from send to end."),
     Metric("headway.attempt.time_to_first_chunk", "histogram", "s", (ENDPOINT_ID, REQUEST_MODEL), D,
@@ -212,6 +219,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("headway.breaker.transitions", "counter", "{transition}", (ENDPOINT_ID, BREAKER_TO),
            None, "Breaker changes."),
     Metric("headway.policy.age", "gauge", "s", (), None, "Age of the policy in force."),
+    Metric("headway.policy.rejections", "counter", "{document}", (REASON,), None,
+           "Looks at the policy's source that brought nothing good, and why; each trouble once."),
     Metric("headway.select.prediction_error", "histogram", "s", (ENDPOINT_ID,), D,
            "|seen - predicted| time of calls that were answered."),
     Metric("gen_ai.client.operation.duration", "histogram", "s", _GEN_AI, D,
@@ -287,6 +296,11 @@ class EventRow(NamedTuple):
 
 _OURS = tuple(m.name for m in METRICS if m.name.startswith("gen_ai."))
 
+POLICY_REASONS: Final = frozenset(
+    {"fetch", "too_large", "invalid", "signature", "other_policy", "rollback", "same", "expired"}
+)
+"""Why a document was refused: the values of headway.reason on its metric and log event."""
+
 EVENT_ROWS: Final[dict[type, EventRow]] = {
     core.AttemptStarted: EventRow("call", "starts headway.attempt", ("headway.inflight",)),
     core.FirstToken: EventRow(
@@ -309,6 +323,9 @@ EVENT_ROWS: Final[dict[type, EventRow]] = {
         "call", "error.type of the call", ("headway.shed",), (SHED_STARTED, SHED_STOPPED)
     ),
     core.CallEnded: EventRow("call", "ends the call span", ("headway.cost", *_OURS)),
+    core.CallShared: EventRow(
+        "call", "headway.decision", ("headway.calls.shared", "headway.cost.saved")
+    ),
     core.BreakerChanged: EventRow(
         "process",
         "",
@@ -324,7 +341,9 @@ EVENT_ROWS: Final[dict[type, EventRow]] = {
         "process", "", ("headway.retry.budget.tokens",), (BUDGET_EXHAUSTED,)
     ),
     core.PolicyLoaded: EventRow("process", "", ("headway.policy.age",), (POLICY_LOADED,)),
-    core.PolicyRejected: EventRow("process", logs=(POLICY_REJECTED,)),
+    core.PolicyRejected: EventRow(
+        "process", "", ("headway.policy.rejections",), (POLICY_REJECTED,)
+    ),
     core.PolicyStale: EventRow("process", "", ("headway.policy.age",), (POLICY_STALENESS,)),
 }
 """Every event of the core, and what becomes of it."""

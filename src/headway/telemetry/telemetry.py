@@ -195,6 +195,9 @@ class Telemetry(TaskObserver):
         )
 
     def _refused(self, event: PolicyRejected) -> None:
+        instruments = self.metering.instruments()
+        if instruments is not None:
+            instruments.add("headway.policy.rejections", 1, {n.REASON: event.reason})
         self.events.emit(
             n.POLICY_REJECTED,
             {

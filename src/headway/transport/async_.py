@@ -21,6 +21,9 @@ from headway.transport.light import HELD_BYTES_MAX, Light, areplay, depart
 from headway.transport.overheard import AsyncOverheardStream
 from headway.transport.pools import Pools
 from headway.transport.redirects import HOPS_MAX, REDIRECTS, onward
+from headway.transport.shared import Sharing
+from headway.transport.shared_drivers import ashare
+from headway.transport.shared_streams import AsyncSharedStream
 from headway.transport.sync import CLOSED
 from headway.transport.timed import Timed
 from headway.transport.trial import State, Trial
@@ -44,6 +47,9 @@ class AsyncTransport:
         self._desk = Desk(host, home)
         self._pools = Pools(http)
         self._stream_class = byte_stream_class(AsyncWatchedStream, home.family.AsyncByteStream)
+        self._sharing = Sharing(
+            "async", byte_stream_class(AsyncSharedStream, home.family.AsyncByteStream)
+        )
         self._overheard_class = byte_stream_class(AsyncOverheardStream, home.family.AsyncByteStream)
 
     @property
@@ -66,6 +72,8 @@ class AsyncTransport:
         flight = self._desk.begin(arrival)
         if flight is None:
             return await self._pass(request)
+        if flight.call.route.shares and not flight.is_observed:
+            return await ashare(flight, self._sharing, self._fly)
         try:
             if flight.is_observed:
                 return await self._observe(flight)

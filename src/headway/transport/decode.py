@@ -33,8 +33,8 @@ def decoded(encoding: str | None, body: bytes, family: Family) -> bytes | None:
         return body
     if encoding in _ZLIB:
         try:
-            return zlib.decompressobj(_ANY_ZLIB).decompress(body, INFLATED_MAX)
-        except zlib.error:
+            return Inflater(encoding).feed(body)
+        except UndecodableError:
             return b""
     plain = body
     with suppress(Exception):
@@ -42,13 +42,19 @@ def decoded(encoding: str | None, body: bytes, family: Family) -> bytes | None:
     return None if plain == body else plain
 
 
-class Inflater:
-    """Decompresses a stream beside the application, for the observer."""
+class UndecodableError(Exception):
+    """A compressed body is broken, or made to explode."""
 
-    __slots__ = ("_engine",)
+
+class Inflater:
+    """Decompresses a body as it comes."""
+
+    __slots__ = ("_begun", "_engine")
 
     def __init__(self, encoding: str) -> None:
         self._engine = zlib.decompressobj(_ANY_ZLIB) if encoding in _ZLIB else None
+        self._begun: bytes | None = b"" if encoding == "deflate" else None
+        """Bytes that may yet turn out to be deflate without zlib's header, as some servers send."""
 
     @property
     def is_known(self) -> bool:
@@ -56,11 +62,22 @@ class Inflater:
         return self._engine is not None
 
     def feed(self, chunk: bytes) -> bytes:
-        """The plain text that `chunk` completes; nothing when it can't be told."""
-        if self._engine is None:
+        """The plain text that `chunk` completes. UndecodableError: there is none."""
+        engine = self._engine
+        if engine is None:
             return b""
         try:
-            return self._engine.decompress(chunk, INFLATED_MAX)
-        except zlib.error:
-            self._engine = None
-            return b""
+            plain = engine.decompress(chunk, INFLATED_MAX)
+        except zlib.error as exc:
+            if self._begun is None:
+                raise UndecodableError(str(exc)) from exc
+            begun, self._begun = self._begun + chunk, None
+            self._engine = zlib.decompressobj(-zlib.MAX_WBITS)
+            return self.feed(begun)
+        if engine.unconsumed_tail:
+            raise UndecodableError("a piece of it inflates beyond any answer's size")
+        if self._begun is not None:
+            self._begun += chunk
+            if len(self._begun) > 1:  # zlib's header is two bytes with a check sum
+                self._begun = None
+        return plain

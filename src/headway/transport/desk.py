@@ -143,7 +143,7 @@ class Desk:
         if found is None and len(pins) and request.method in _WITH_BODY:
             # A batch of a file, a job on it: bound to where the file is.
             found = pins.find(*ids_in_document(in_memory(request) or b""))
-        endpoint = self.host.engine.snapshot.endpoints.get(found or "")
+        endpoint = self.host.engine.endpoint(found or "")
         if endpoint is not None and self.aim.target(endpoint).own:
             endpoint = None
         if endpoint is None and not (surface.creates and pins.is_shared):

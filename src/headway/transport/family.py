@@ -40,6 +40,7 @@ class Family:
     ReadTimeout: type[httpx2.ReadTimeout]
     ReadError: type[httpx2.ReadError]
     RemoteProtocolError: type[httpx2.RemoteProtocolError]
+    DecodingError: type[httpx2.DecodingError]
 
 
 _NAMES = tuple(name for name in Family.__dataclass_fields__ if name != "name")

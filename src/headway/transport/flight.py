@@ -196,7 +196,7 @@ class Flight:
             and not facts.stream_options
             and self.facts.surface in INJECTABLE
             and endpoint.id not in self.desk.mute
-            and self.record.wants_usage
+            and (self.record.wants_usage or self.call.route.shares)
         )
 
     @property

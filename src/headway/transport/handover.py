@@ -56,10 +56,12 @@ class Handover:
         if observer.error is None or trial.finished:
             return out, None
         # The server reported an error inside the stream. Applications of the Responses API read of
-        # failure in events, so those are handed on; so is everything that is merely watched.
+        # failure in events, so those are handed on, unless what came is none: that would only break
+        # the SDK's decoder. So is everything that is merely watched.
         notes.stream(trial, observer)
         trial.report(observer.error)
-        if trial.transparent or self._surface == "responses":
+        is_readable = observer.error.error_type != "malformed_event"
+        if trial.transparent or (self._surface == "responses" and is_readable):
             return out + observer.error_event, None
         return out, interruption(trial, None, observer.error)
 

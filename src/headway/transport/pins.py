@@ -77,6 +77,11 @@ class PinMap:
                     return endpoint_id
         return None
 
+    def endpoint_ids(self) -> frozenset[str]:
+        """Every endpoint that holds something."""
+        with self._lock:
+            return frozenset(self._endpoints.values())
+
     def forget(self, name: str) -> None:
         """Drop one id (its object was deleted)."""
         with self._lock:

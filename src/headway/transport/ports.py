@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from headway.core.snapshot import Endpoint
     from headway.credentials import Credential
     from headway.record import CallRecord
+    from headway.share.board import Board
+    from headway.share.shelf import Shelf
     from headway.transport.pins import PinMap
 
 
@@ -29,6 +31,10 @@ class CallHost(Protocol):
     rng: Rng
     pins: PinMap
     """Where stored objects live."""
+    board: Board
+    """Calls in flight that identical ones may join."""
+    shelf: Shelf
+    """Answers kept for identical calls."""
 
     def open_call(
         self, facts: CallFacts, *, earlier: CallRecord | None = None, is_exempt: bool = False

@@ -20,6 +20,9 @@ from headway.transport.light import HELD_BYTES_MAX, Light, depart, replay
 from headway.transport.overheard import OverheardStream
 from headway.transport.pools import Pools
 from headway.transport.redirects import HOPS_MAX, REDIRECTS, onward
+from headway.transport.shared import Sharing
+from headway.transport.shared_drivers import share
+from headway.transport.shared_streams import SharedStream
 from headway.transport.trial import State, Trial
 from headway.transport.wake import sleep
 from headway.transport.watch import WatchedStream
@@ -45,6 +48,7 @@ class Transport:
         self._pools = Pools(http)
         collecting.watch()
         self._stream_class = byte_stream_class(WatchedStream, home.family.SyncByteStream)
+        self._sharing = Sharing("sync", byte_stream_class(SharedStream, home.family.SyncByteStream))
         self._overheard_class = byte_stream_class(OverheardStream, home.family.SyncByteStream)
 
     @property
@@ -67,6 +71,8 @@ class Transport:
         flight = self._desk.begin(arrival)
         if flight is None:
             return self._pass(request)
+        if flight.call.route.shares and not flight.is_observed:
+            return share(flight, self._sharing, self._fly)
         try:
             if flight.is_observed:
                 return self._observe(flight)

@@ -28,7 +28,7 @@ from headway.core.model import (
     Outcome,
 )
 from headway.transport import notes
-from headway.transport.decode import Inflater, decoded, encoding_of
+from headway.transport.decode import Inflater, UndecodableError, decoded, encoding_of
 from headway.transport.home import Origin
 from headway.transport.limits import Limits, limit_reads
 from headway.transport.sse import StreamObserver
@@ -399,7 +399,15 @@ class Trial:
     def _feed_inflated(self, chunk: bytes) -> bytes:
         assert self.observer is not None
         assert self._inflater is not None
-        out = self.observer.feed(self._inflater.feed(chunk))
+        try:
+            plain = self._inflater.feed(chunk)
+        except UndecodableError as exc:
+            if self.transparent:
+                return chunk  # the http library fails as it ever did
+            desk, request = self.flight.desk, self.flight.request
+            what = f"The body can't be decompressed: {exc}"
+            raise desk.home.family.DecodingError(what, request=request) from exc
+        out = self.observer.feed(plain)
         return chunk if self.transparent else out
 
     def report_stream(self, outcome: Outcome) -> None:

@@ -7,17 +7,22 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import anyio
 
-from headway.core.model import INFINITY
-
-if TYPE_CHECKING:
-    from headway.core.call import Call
+from headway.core.model import INFINITY, Waker
 
 
-def sleep(call: Call, seconds: float) -> None:
+class Waitable(Protocol):
+    """What can be waited for: a call, a reader of another's answer, work done aside."""
+
+    def set_waker(self, waker: Waker | None, /) -> bool:
+        """Ask to be woken, once; None: no more. True: what is awaited is there already."""
+        ...
+
+
+def sleep(call: Waitable, seconds: float) -> None:
     """Block that long, or until the call is woken."""
     woken = threading.Event()
     if call.set_waker(woken.set):
@@ -28,7 +33,7 @@ def sleep(call: Call, seconds: float) -> None:
         call.set_waker(None)
 
 
-async def asleep(call: Call, woken: anyio.Event, seconds: float) -> None:
+async def asleep(call: Waitable, woken: anyio.Event, seconds: float) -> None:
     """Wait that long, or until `woken` is set, here or by the call from whatever thread."""
     loop = current_loop()
     run_soon: Callable[..., Any] = (
