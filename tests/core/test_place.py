@@ -728,6 +728,7 @@ def test_a_warm_endpoint_past_the_classs_objective_is_left() -> None:
     )
     bench.prove("a", "b")
     bench.serve(0.0, takes=2.5 + 200 * 0.01, pinned_to="b", session="s")
+    bench.world.tally.answered += 1000  # so that what was seen is forgotten after three minutes
     request = bench.request(facts(session="s"))
 
     def reason(slo_s: float) -> str:
@@ -755,6 +756,7 @@ def test_every_objective_of_the_class_counts(
     )
     bench.prove("a", "b")
     bench.serve(0.0, takes=2.5 + 200 * 0.02, pinned_to="b", session="s")
+    bench.world.tally.answered += 1000
     request = bench.request(facts(session="s"))._replace(promised=promised)
 
     assert (put(bench, request, now=200.0).reason == "affinity") is kept
@@ -770,6 +772,7 @@ def test_an_objective_is_held_against_the_profiles_own_p99_and_what_was_seen() -
         rng=random.Random(1),
     )
     bench.prove("a", "b")
+    bench.world.tally.answered += 1000
     request = bench.request()._replace(promised=(1.5, INFINITY, INFINITY))
 
     chosen = Counter(where(put(bench, request, now=500.0)) for _ in range(400))

@@ -6,13 +6,12 @@ the mean of the known ones,
 
     p = weight x exp(-(q / q_min - 1) / 0.3) x slow start x penalty
 
-and then one draw by p x 0.05^(own outstanding / (n x share)), share being what the first two factors
-come to: own outstanding attempts smooth the draw around the shares wanted, and do not draw them back
-to the published ones. (Slow start and penalty are left out: what has just failed must be asked again
-soon enough for its breaker to learn of it.) With choices = k, k draws by p of which the one with the lowest own outstanding /
-weight is kept. Load figures of a shared snapshot never rank endpoints from call to call: ranking by
-a 10 s old snapshot herds (1.7 to 3.7 x the mean latency of an informed gateway), while this rule
-stays within 1.08 x at any age of the policy.
+and then one draw by p x 0.05^(own outstanding / (n x share)). The share is the weight, less where
+more speaks against an endpoint than chance explains: the balance evens out what a few calls happen
+to say, and does not draw calls back to what is known to be slow or dear. With choices = k, k draws
+by p of which the one with the lowest own outstanding / weight is kept. Load figures of a shared
+snapshot never rank endpoints from call to call: ranking by a 10 s old snapshot herds (1.7 to 3.7 x
+the mean latency of an informed gateway), while this rule stays within 1.08 x at any policy age.
 
 To add a strategy: one function, one row in `STRATEGIES`. Pure and deterministic under a seed.
 """
@@ -32,6 +31,8 @@ SHARPNESS = 0.3
 """How far apart two residuals must be for a factor e between shares."""
 OUTSTANDING_BASE = 0.05
 """Weight left per own outstanding attempt at an endpoint of average share."""
+CHANCE = 3.0
+"""Cost that a few calls may come to by chance: own outstanding attempts even that out."""
 TIE = 1.02
 """Two draws whose own load differs by less are equal: the first stands."""
 AFFINITY_Q_MAX = 2.0
@@ -43,6 +44,7 @@ class Candidate:
 
     __slots__ = (
         "breaker",
+        "cost",
         "endpoint",
         "excess",
         "expected_s",
@@ -54,7 +56,6 @@ class Candidate:
         "slow_start",
         "state",
         "usd",
-        "wanted",
         "weight",
     )
 
@@ -72,8 +73,8 @@ class Candidate:
         self.q = 1.0
         self.slow_start = 1.0
         self.penalty = 1.0
-        self.wanted = weight
-        """By weight, residual, objectives and price: p but for what is to pass within a minute."""
+        self.cost = 0.0
+        """What residual, objectives and price speak against it: p falls by e for each one."""
         self.p = 0.0
         self.excess = 0.0
         """Predicted over promised latency, the worst of the class's objectives; see `expect`."""
@@ -128,18 +129,18 @@ def weigh(candidates: Sequence[Candidate], choice: Choice, now: float) -> None:
         c.q = r / mean if r is not None else 1.0
         q_min = min(q_min, c.q)
     for c in candidates:
-        c.wanted = c.weight * math.exp(-(c.q / q_min - 1.0) / SHARPNESS)
+        c.cost = (c.q / q_min - 1.0) / SHARPNESS
     if choice.is_promised:
         for c in candidates:
             if c.excess > 1.0:
-                c.wanted *= math.exp(-(c.excess - 1.0) / SHARPNESS)
+                c.cost += (c.excess - 1.0) / SHARPNESS
     if choice.usd_per_second > 0:
         _weigh_price(candidates, choice.usd_per_second)
     for c in candidates:
         c.slow_start = slow_start(c.breaker, now)
         badness = c.state.badness(now)
         c.penalty = math.exp(-PENALTY_PER_BADNESS * badness) if badness else 1.0
-        c.p = c.wanted * c.slow_start * c.penalty
+        c.p = c.weight * math.exp(-c.cost) * c.slow_start * c.penalty
 
 
 def _weigh_price(candidates: Sequence[Candidate], usd_per_second: float) -> None:
@@ -149,8 +150,9 @@ def _weigh_price(candidates: Sequence[Candidate], usd_per_second: float) -> None
         return  # an unknown price is not a low one: leave the weights alone
     totals = [(c.expected_s or 0.0) + (c.usd or 0.0) / usd_per_second for c in priced]
     best = min(totals)
-    for c, total in zip(priced, totals, strict=True):
-        c.wanted *= math.exp(-(total / best - 1.0) / SHARPNESS) if best > 0 else 1.0
+    if best > 0:
+        for c, total in zip(priced, totals, strict=True):
+            c.cost += (total / best - 1.0) / SHARPNESS
 
 
 def draw(candidates: Sequence[Candidate], weights: Sequence[float], rng: Rng) -> Candidate:
@@ -172,9 +174,11 @@ def steady(candidates: Sequence[Candidate], choice: Choice) -> Candidate:
     if draws >= 2:
         return _least_of_draws(candidates, draws, choice.rng)
     n = len(candidates)
-    total = sum(c.wanted for c in candidates)
+    shares = [c.weight * math.exp(-max(0.0, c.cost - CHANCE)) for c in candidates]
+    total = sum(shares)
     loads = [
-        c.state.inflight * total / (n * c.wanted) if c.wanted > 0 else math.inf for c in candidates
+        c.state.inflight * total / (n * share) if share > 0 else math.inf
+        for c, share in zip(candidates, shares, strict=True)
     ]
     least = min(loads)  # only differences matter; subtracting keeps the powers in range
     weights = [
