@@ -9,11 +9,7 @@ DEV   := $(VENV)/.installed-dev
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help demo demo-real test test-slow parity check bench bench-peers dropin mutation simulate-report schema docs-tables api build clean
-=======
 .PHONY: help demo demo-real test test-slow parity check bench fuzz soak dropin mutation simulate-report schema docs-tables api build clean
->>>>>>> main
 
 help:                ## Show this list
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/:[^#]*## /\t/' | expand -t 16
