@@ -9,7 +9,8 @@ DEV   := $(VENV)/.installed-dev
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-real test test-slow parity check bench fuzz soak dropin mutation simulate-report schema docs-tables api build clean
+# Every target with a description, below.
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*\#\# .*/\1/p' $(MAKEFILE_LIST)) clean
 
 help:                ## Show this list
 	@grep -hE '^[a-z-]+: .*## ' $(MAKEFILE_LIST) | sort | sed -E 's/:[^#]*## /\t/' | expand -t 16
@@ -47,13 +48,27 @@ fuzz: $(DEV)         ## A million damaged streams through the observer, then ten
 	@if $(PY) -m pip install -q --only-binary :all: --group fuzz; then $(PY) -m tests.fuzz.guided; \
 	else echo "atheris has no wheel for this Python"; fi
 
+soak: $(DEV)         ## A hundred thousand calls among faults; the process may grow by 2 MB
+	$(PY) -m tests.leaks.soak $(ARGS)
+
 bench: $(DEV)        ## CPU per call and per chunk, wrapped against plain
 	$(PY) -m benchmarks.overhead $(ARGS)
+
+bench-policy: $(DEV) ## A policy of 10,000 routes: compile, look-up, decision; calls under a hostile policy server
+	$(PY) -m benchmarks.scale $(ARGS)
+	$(PY) -m benchmarks.hostile $(ARGS)
+
+swaps: $(DEV)        ## 10,000 policies put in force during 64 concurrent calls
+	$(PY) -m pytest -m slow tests/e2e/test_swaps.py $(ARGS)
 
 bench-peers:         ## CPU that a call costs through Headway and through LiteLLM's router, in one run
 	@test -x .venvs/peers/bin/python || bash scripts/make-venv .venvs/peers
 	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'
 	.venvs/peers/bin/python -m benchmarks.peers $(ARGS)
+
+test-frameworks: $(DEV) ## Agent frameworks through a failover, one venv each (FRAMEWORK=haystack)
+	@$(PY) -m pip install -q uv || echo "no uv here: the environments are made with pip, slowly"
+	$(PY) -m tests.frameworks.run $(FRAMEWORK) $(ARGS)
 
 dropin: $(DEV)       ## openai-python's own tests, run against wrapped clients
 	$(PY) tests/dropin/run.py $(ARGS)
@@ -77,7 +92,7 @@ build: $(DEV)        ## Build the wheel and the source distribution into dist/
 	$(PY) -m pip wheel -q --no-deps -w dist .
 
 clean:               ## Remove everything that was built or installed here
-	rm -rf $(VENV) build dist out mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venvs build dist out mutants .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # ------------------------------------------------------------------------------- set-up

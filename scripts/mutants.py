@@ -167,6 +167,8 @@ def _is_out_of_scope(node: ast.AST) -> bool:
             return any(isinstance(b, ast.Name) and b.id == "Protocol" for b in bases) or any(
                 isinstance(b, ast.Attribute) and b.attr == "StrEnum" for b in bases
             )
+        case ast.Assign(value=ast.Call(func=ast.Name(id="ParamSpec" | "TypeVar"))):
+            return True
         case ast.Assign(targets=[ast.Name(id=name)]):
             return name in ("__slots__", "EVENTS", "Weights", "Emit", "Strategy", "Step")
         case ast.AnnAssign(annotation=ast.Name(id="TypeAlias")):

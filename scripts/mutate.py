@@ -27,15 +27,16 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import json
+import mmap
 import os
 import signal
 import sys
 import time
 import types
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import hypothesis
 import pytest
@@ -47,6 +48,7 @@ TESTS = [
     for path in sorted((ROOT / "tests/core").glob("test_*.py"))
     if "acceptance" not in path.name and "threads" not in path.name
 ]
+T = TypeVar("T")
 FIGURES = ROOT / "tests/core/mutation.json"
 LIMIT_S = 15
 """CPU seconds. The slowest mutant that ends takes five; past this it loops."""
@@ -63,6 +65,8 @@ LIKELY = {
     "views": ("engine",),
 }
 """Whose tests are asked first about a module that has none, or not all, under its own name."""
+NOTHING_TO_DO = pytest.ExitCode.NO_TESTS_COLLECTED
+"""A file of slow tests only."""
 BROKEN_CODE = 97
 """Exit code of a child that could not try its mutant: a fault of this script, not a kill."""
 
@@ -95,6 +99,29 @@ def in_a_fork(prepare: Callable[[], None], work: Callable[[], int]) -> str:
             os._exit(code)
     _, status = os.waitpid(pid, 0)
     return verdict(os.waitstatus_to_exitcode(status))
+
+
+class Killers:
+    """What has killed before kills again: tried first at the next mutant of the same place."""
+
+    def __init__(self) -> None:
+        self._note = mmap.mmap(-1, 4)  # shared with the children
+        self._kills: Counter[tuple[object, object]] = Counter()
+
+    def first(self, place: object, tests: Sequence[T]) -> list[T]:
+        """The tests, those with most kills at this place first, else in their order."""
+        return sorted(tests, key=lambda test: -self._kills[place, test])
+
+    def trying(self, index: int) -> None:
+        """In the child: which of the tests runs."""
+        self._note[:] = index.to_bytes(4, "little")
+
+    def count(self, place: object, tests: Sequence[object]) -> None:
+        """In the parent: the one that ran last has killed."""
+        self._kills[place, tests[int.from_bytes(self._note[:], "little")]] += 1
+
+
+KILLERS = Killers()
 
 
 def swap_code(mutant: Mutant) -> None:
@@ -138,6 +165,9 @@ class _Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def afresh(module: str, tree: ast.Module) -> str:
     """Import the core anew, with one module from this tree, and collect and run the tests."""
+    likely = LIKELY.get(module, (module,))
+    files = sorted(TESTS, key=lambda test: not any(part in test for part in likely))
+    files = KILLERS.first(module, files)
 
     def prepare() -> None:
         code = compile(tree, str(CORE / f"{module}.py"), "exec")
@@ -146,15 +176,19 @@ def afresh(module: str, tree: ast.Module) -> str:
         sys.meta_path.insert(0, _Replaced(f"headway.core.{module}", code))
 
     def work() -> int:
-        likely = LIKELY.get(module, (module,))
-        code = 0
-        for test in sorted(TESTS, key=lambda test: not any(part in test for part in likely)):
-            code = code or int(pytest.main([*FLAGS, test]))
-            if code == pytest.ExitCode.NO_TESTS_COLLECTED:
-                code = 0  # a file of slow ones
-        return BROKEN_CODE if code >= pytest.ExitCode.INTERNAL_ERROR else code
+        for i, test in enumerate(files):
+            KILLERS.trying(i)
+            code = int(pytest.main([*FLAGS, test]))
+            if code >= pytest.ExitCode.INTERNAL_ERROR and code != NOTHING_TO_DO:
+                return BROKEN_CODE
+            if code not in (0, NOTHING_TO_DO):
+                return code
+        return 0
 
-    return in_a_fork(prepare, work)
+    said = in_a_fork(prepare, work)
+    if said == KILLED:
+        KILLERS.count(module, files)
+    return said
 
 
 # ------------------------------------------------------------------------------- all of them
@@ -244,12 +278,18 @@ class Run:
             self._callers[mutant.module, mutant.function],
             key=lambda item: (item.path.name != own, self._seconds[item]),
         )
-        return in_a_fork(lambda: swap_code(mutant), lambda: run_all(tests))
+        place = mutant.module, mutant.function
+        tests = KILLERS.first(place, tests)
+        said = in_a_fork(lambda: swap_code(mutant), lambda: run_all(tests))
+        if said == KILLED:
+            KILLERS.count(place, tests)
+        return said
 
 
 def run_all(items: Sequence[pytest.Item]) -> int:
     """0 when all pass; the first failure is raised."""
-    for item in items:
+    for i, item in enumerate(items):
+        KILLERS.trying(i)
         run_one(item)
     return 0
 

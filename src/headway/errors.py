@@ -384,17 +384,16 @@ def _whereabouts(rejection: Rejection) -> str:
 
 
 def upstream_error(
-    exc: BaseException, request: httpx2.Request, note: str, *, timed_out: bool
+    exc: BaseException, request: httpx2.Request, note: str, *, timed_out: bool, detail: str = ""
 ) -> openai.APIConnectionError:
     """What the SDK would make of `exc`, made here so that the SDK doesn't send the call again."""
+    told = detail or f"{type(exc).__name__}: {exc}".removesuffix(": ")
     if timed_out:
         error: openai.APIConnectionError = openai.APITimeoutError(request=request)
+        error.message = f"{error.message} {told}"
+        error.args = (error.message,)
     else:
-        detail = str(exc)
-        error = openai.APIConnectionError(
-            message=f"Connection error. {type(exc).__name__}{f': {detail}' if detail else ''}",
-            request=request,
-        )
+        error = openai.APIConnectionError(message=f"Connection error. {told}", request=request)
     error.__cause__ = exc
     error.add_note(note)
     return error

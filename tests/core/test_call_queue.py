@@ -84,8 +84,8 @@ def in_line(bench: Bench, at: float = 0.0, **known: Any) -> tuple[Hand, Bell]:
 
 def test_a_call_waits_in_line_and_is_woken_when_a_place_comes_up() -> None:
     bench, busy, attempt = full()
-    hand, bell = in_line(bench)
-    assert hand.wait(1.0, "queue").until == 2.0
+    hand, bell = in_line(bench, 0.5)
+    assert hand.wait(1.0, "queue").until == 2.5
     assert bell.rung == 0
 
     busy.end(attempt, DONE, 1.5)
@@ -94,8 +94,8 @@ def test_a_call_waits_in_line_and_is_woken_when_a_place_comes_up() -> None:
 
     assert queued(bench) == 0
     assert bench.engine.parked == {}
-    assert bench.of(CallQueued) == [CallQueued(hand.call.id, 0, "limit", 0.0)]
-    assert bench.of(CallDequeued) == [CallDequeued(hand.call.id, 0, 1.5, 1.5)]
+    assert bench.of(CallQueued) == [CallQueued(hand.call.id, 0, "limit", 0.5)]
+    assert bench.of(CallDequeued) == [CallDequeued(hand.call.id, 0, 1.0, 1.5)]
 
 
 def test_a_place_that_came_up_before_the_waker_was_set_is_not_lost() -> None:
@@ -204,6 +204,7 @@ def test_a_tenth_of_the_time_left_is_spent_in_line_at_most() -> None:
     bench, _, _ = full()
 
     assert bench.begin(0.0, deadline_at=5.0).wait(0.0, "queue").until == 0.5
+    assert bench.begin(10.0, deadline_at=15.0).wait(10.0, "queue").until == 10.5
 
 
 def test_a_route_may_forbid_waiting() -> None:
@@ -409,6 +410,26 @@ def test_when_the_one_that_works_is_full_the_cold_line_becomes_an_ordinary_one()
     late.send(1.5)
 
     assert queued(bench) == 0
+
+
+def test_who_waited_for_a_sign_of_life_waits_two_seconds_more_once_those_that_live_are_full() -> (
+    None
+):
+    admission = AdmissionPolicy(max_inflight=3, cold_concurrency=2)
+    bench = Bench(route({"a": 1, "b": 1}, admission=admission), rng=Even())
+    streams = [bench.begin(0.0, stream=True) for _ in range(4)]
+    attempts = [stream.send(0.0) for stream in streams]
+    hand, bell = in_line(bench)
+    assert hand.wait(0.0, "queue").until == 30.0
+    for name in "ab":
+        bench.begin(1.0, pinned_to=name, priority=1).send(1.0)
+
+    streams[0].call.on_first_token(attempts[0], 5.0)
+    assert bell.rung >= 1
+    assert hand.wait(5.0, "queue").until == 7.0
+    streams[1].call.on_first_token(attempts[1], 6.0)
+    assert hand.wait(6.0, "queue").until == 7.0  # and no longer, however often it is woken
+    assert hand.refusal(7.0).reason == "queue_wait"
 
 
 def test_past_the_bound_of_the_cold_line_calls_go_ahead_unproven(

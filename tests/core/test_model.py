@@ -88,7 +88,7 @@ def test_names_that_others_see() -> None:
     ]  # fmt: skip
     assert (CANCELLED.kind.value, CANCELLED.error_type) == ("cancelled", "cancelled")
     assert Outcome(FailureClass.OK) == OK
-    assert len(EVENTS) == len(set(EVENTS)) == 18
+    assert len(EVENTS) == len(set(EVENTS)) == 19
     assert all(event.__name__ in vars(model) for event in EVENTS)
 
 

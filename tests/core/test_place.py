@@ -865,6 +865,18 @@ def test_an_unauthorised_sole_endpoint_is_tried_all_the_same() -> None:
     assert not placement.is_probe
 
 
+def test_an_unauthorised_sole_endpoint_that_is_failing_too_is_probed() -> None:
+    bench = Bench(route({"a": 1}), rng=Even(0.0))
+    bench.prove("a")
+    bench.kill("a")
+    bench.serve(0.0, Outcome(F.AUTH, status=401), takes=0.0, pinned_to="a", attempts_max=1)
+
+    placement = put(bench, now=1.0)
+
+    assert (where(placement), placement.reason) == ("a", "only")
+    assert placement.is_probe
+
+
 def test_an_early_try_of_a_refused_key_that_gets_no_verdict_leaves_the_block_as_it_was() -> None:
     bench = Bench(AB, endpoints=[endpoint(name, credential="k") for name in "ab"], rng=Even(0.0))
     bench.serve(0.0, Outcome(F.AUTH, status=401), takes=0.0, attempts_max=1)

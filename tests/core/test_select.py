@@ -267,10 +267,9 @@ def test_outstanding_evens_out_what_a_few_calls_happen_to_say() -> None:
 
 def test_many_outstanding_do_not_underflow() -> None:
     made = candidates({"a": 1, "b": 1})
-    for c in made:
-        c.state.inflight = 100_000
+    made[0].state.inflight, made[1].state.inflight = 100_000, 100_001
 
-    assert shares(made, choice(), draws=2000)["a"] == pytest.approx(0.5, abs=0.05)
+    assert shares(made, choice(), draws=2000)["a"] == pytest.approx(1 / 1.05, abs=0.02)
 
 
 def test_an_endpoint_of_weight_zero_gets_nothing() -> None:
@@ -356,6 +355,16 @@ def test_exploration_ignores_the_evidence_in_its_share_of_calls() -> None:
     assert shares(made, choice())["a"] < 0.001
 
 
+def test_without_exploration_no_dice_are_thrown_for_it_and_with_it_below_its_share() -> None:
+    made = candidates({"a": 1, "b": 1})
+    assert choose(made, choice(rng=Dice(0.9, 0.1)), 0.0) is made[1]
+
+    slow(made[0], 4.0)
+    slow(made[1], 1.0)
+    assert choose(made, choice(explore=0.2, rng=Even(0.19)), 0.0) is made[0]
+    assert choose(made, choice(explore=0.2, rng=Even(0.2)), 0.0) is made[1]
+
+
 # ---------------------------------------------------------------- price
 
 
@@ -374,6 +383,17 @@ def test_price_is_traded_against_time_at_the_classs_rate() -> None:
     weigh(made, choice(usd_per_second=0.04), 0.0)  # a: 1 + 0.5 = 1.5 s, b: 2 s
 
     assert made[1].p / made[0].p == pytest.approx(math.exp(-(2 / 1.5 - 1) / 0.3))
+    assert made[0].p == 0.5  # the best of them loses nothing
+
+
+def test_what_takes_less_than_a_second_is_priced_too() -> None:
+    made = priced({"a": 0.0, "b": 0.0}, {"a": 0.1, "b": 0.2})
+    weigh(made, choice(usd_per_second=0.01), 0.0)
+    assert made[1].p / made[0].p == pytest.approx(math.exp(-1 / 0.3))
+
+    free = priced({"a": 0.0, "b": 0.01}, {"a": 1.0, "b": 0.0})  # a second each
+    weigh(free, choice(usd_per_second=0.01), 0.0)
+    assert free[0].p == free[1].p
 
 
 def test_without_a_rate_price_counts_nothing() -> None:
@@ -430,6 +450,7 @@ def test_round_robin_credits_stay_bounded() -> None:
         choose(made, ask, 0.0)
 
     assert all(abs(credit) <= 3.0 for credit in ask.pool.turn.values())
+    assert sum(ask.pool.turn.values()) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_least_inflight_takes_the_least_loaded_per_weight_and_breaks_ties_by_weight() -> None:
@@ -440,6 +461,19 @@ def test_least_inflight_takes_the_least_loaded_per_weight_and_breaks_ties_by_wei
     for c in made:
         c.state.inflight = 0
     assert shares(made, ask)["b"] == pytest.approx(0.5, abs=0.015)
+
+
+def test_least_inflight_leaves_out_what_has_no_weight() -> None:
+    made = candidates({"a": 1, "b": 0})
+    made[0].state.inflight = 9
+
+    assert choose(made, choice("least_inflight"), 0.0) is made[0]
+
+
+def test_two_choices_keeps_the_first_of_equals() -> None:
+    made = candidates({"a": 1, "b": 1})
+
+    assert choose(made, choice("two_choices", rng=Dice(0.0, 0.0)), 0.0) is made[0]
 
 
 def test_two_choices_keeps_the_less_loaded_of_two_different_draws() -> None:
@@ -492,7 +526,7 @@ def test_a_warm_endpoint_is_left_when_it_is_twice_as_slow_as_the_mean() -> None:
     assert may_stay_warm(made[0], made, choice())
     made[0].q = 2.01
 
-    assert not may_stay_warm(made[0], made, choice())
+    assert may_stay_warm(made[0], made, choice()) is False
 
 
 def test_own_outstanding_does_not_throw_the_cache_away_by_default() -> None:
@@ -505,7 +539,16 @@ def test_own_outstanding_does_not_throw_the_cache_away_by_default() -> None:
 
 @pytest.mark.parametrize(
     ("here", "there", "stays"),
-    [(0, 0, True), (1, 0, False), (1, 2, True), (2, 0, False), (4, 5, True), (0, 9, True)],
+    [
+        (0, 0, True),
+        (1, 0, False),
+        (1, 2, True),
+        (2, 0, False),
+        (2, 1, False),
+        (4, 3, True),
+        (4, 5, True),
+        (0, 9, True),
+    ],
 )
 def test_a_stated_bound_on_own_outstanding_is_kept(here: int, there: int, stays: bool) -> None:
     """Bound 1.25: of `here` + `there` + this one over two endpoints."""
@@ -516,3 +559,10 @@ def test_a_stated_bound_on_own_outstanding_is_kept(here: int, there: int, stays:
     mean = max(1.0, (here + there + 1) / 2)
     assert (here == 0 or here + 1 <= 1.25 * mean) == stays
     assert may_stay_warm(made[0], made, ask) == stays
+
+
+def test_an_idle_warm_endpoint_is_kept_however_tight_the_bound() -> None:
+    made, ask = candidates({"a": 1, "b": 1}), choice(max_load_factor=0.5)
+    weigh(made, ask, 0.0)
+
+    assert may_stay_warm(made[0], made, ask)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from headway.core.model import INFINITY
 from headway.core.snapshot import (
+    CachePolicy,
     Curve,
     Endpoint,
     Fallback,
@@ -173,22 +174,60 @@ def test_every_call_counts_where_an_endpoint_is_paid_by_the_hour_or_a_route_is_o
     assert not snapshot(enforced, [endpoint("a"), by_token]).counts_calls
 
 
+def test_calls_count_too_where_their_answers_are_shared() -> None:
+    plain, joined = route({"a": 1}), replace(route({"a": 1}), coalesce=True)
+    kept = replace(route({"a": 1}), cache=CachePolicy(enabled=True))
+
+    assert [r.shares for r in (plain, joined, kept)] == [False, True, True]
+    assert [snapshot(r).counts_calls for r in (plain, joined, kept)] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("fresh_until", "expires_at", "until"),
+    [(None, None, INFINITY), (5.0, None, 5.0), (None, 6.0, 6.0), (5.0, 6.0, 5.0), (7.0, 6.0, 6.0)],
+)
+def test_hints_hold_until_they_are_stale_or_the_policy_has_expired(
+    fresh_until: float | None, expires_at: float | None, until: float
+) -> None:
+    policy = replace(snapshot(route({"a": 1})), fresh_until=fresh_until, expires_at=expires_at)
+
+    assert policy.hints_until == until
+
+
+def test_a_bare_policy_is_for_every_process() -> None:
+    bare = Snapshot(endpoints={}, routes=())
+
+    assert (bare.rollout_share, bare.rollout_seed) == (1.0, "")
+
+
+def test_a_policy_with_one_endpoint_more_is_the_same_in_all_else() -> None:
+    policy = snapshot(route({"a": 1}, name="one", match=Match(models=frozenset({"m"}))), version=7)
+    more = policy.with_endpoint(endpoint("z"))
+
+    assert set(more.endpoints) == {"a", "z"}
+    assert set(policy.endpoints) == {"a"}
+    assert more.version == 7
+    assert more.route_for("m") is policy.routes[0]
+    assert more.route_named("one") is policy.routes[0]
+
+
 def test_a_policy_shows_and_compares_what_was_written_not_what_follows_from_it() -> None:
     policy = snapshot(route({"a": 1}, name="one"))
 
     assert "one" in repr(policy)
-    for derived in ("counts_calls", "_by_model", "_wildcards", "_by_name"):
+    for derived in ("counts_calls", "hints_until", "_by_model", "_wildcards", "_by_name"):
         assert f"{derived}=" not in repr(policy)
     assert policy == snapshot(route({"a": 1}, name="one"))
     assert policy != snapshot(route({"a": 1}, name="two"))
 
 
 def test_what_follows_from_a_policy_cannot_be_given() -> None:
-    for derived in ("counts_calls", "_by_model", "_wildcards", "_by_name"):
+    for derived in ("counts_calls", "hints_until", "_by_model", "_wildcards", "_by_name"):
         with pytest.raises(TypeError):
             Snapshot(endpoints={}, routes=(), **{derived: ()})  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        Route(name="r", weights=BY_ZONE, sole="a")  # type: ignore[call-arg]
+    for derived in ("sole", "shares"):
+        with pytest.raises(TypeError):
+            Route(name="r", weights=BY_ZONE, **{derived: None})  # type: ignore[arg-type]
 
 
 # ---------------------------------------------------------------- matching
@@ -234,6 +273,70 @@ def test_every_condition_of_a_match_must_hold() -> None:
     ):
         assert wrong is not None
         assert wrong.name == "rest"
+
+
+NAMES = st.frozensets(st.sampled_from("abc"), max_size=2)
+MATCHES = st.builds(Match, models=NAMES, tasks=NAMES, classes=NAMES, surfaces=NAMES)
+ASKED = st.tuples(*[st.sampled_from([*"abcd"]), *[st.sampled_from([*"abcd", None])] * 2])
+
+
+@given(
+    st.lists(MATCHES, min_size=1, max_size=12), ASKED, st.sampled_from([*"abcd"]), st.integers(0, 9)
+)
+def test_the_index_finds_what_looking_at_one_after_the_other_finds(
+    matches: list[Match], asked: tuple[str, str | None, str | None], surface: str, room: int
+) -> None:
+    """Also where there is room for few of the routes in it."""
+    routes = [route({"a": 1}, name=str(i), match=match) for i, match in enumerate(matches)]
+    model, task, traffic_class = asked
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("headway.core.snapshot.INDEX_MAX", room if room < 8 else 100_000)
+        policy = snapshot(routes)
+
+    def matching(m: Match) -> bool:
+        pairs = (
+            (m.models, model), (m.tasks, task), (m.classes, traffic_class), (m.surfaces, surface)
+        )  # fmt: skip
+        return all(not names or name in names for names, name in pairs)
+
+    first = next((r for r in routes if matching(r.match)), None)
+    found = policy.route_for(model, task=task, traffic_class=traffic_class, surface=surface)
+    assert found is first
+
+
+class Counting(str):
+    """A name that counts how often it is compared or hashed."""
+
+    __slots__ = ()
+
+    looks = 0
+
+    def __hash__(self) -> int:
+        Counting.looks += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        Counting.looks += 1
+        return super().__eq__(other)
+
+
+@pytest.mark.parametrize("by", ["models", "tasks", "both"])
+def test_looking_a_route_up_takes_the_same_steps_whatever_their_number(by: str) -> None:
+    def steps(count: int) -> int:
+        def match(i: int) -> Match:
+            models = frozenset({f"m{i}"}) if by != "tasks" else frozenset[str]()
+            tasks = frozenset({f"t{i}"}) if by != "models" else frozenset[str]()
+            return Match(models=models, tasks=tasks)
+
+        policy = snapshot([route({"a": 1}, name=str(i), match=match(i)) for i in range(count)])
+        Counting.looks = 0
+        last = count - 1
+        found = policy.route_for(Counting(f"m{last}"), task=Counting(f"t{last}"))
+        assert found is not None
+        assert found.name == str(last)
+        return Counting.looks
+
+    assert steps(5000) <= steps(5) + 4  # a collision or two
 
 
 def test_routes_are_found_by_name() -> None:

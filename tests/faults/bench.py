@@ -17,8 +17,10 @@ Runs under whichever openai is installed: openai 3 stands on httpx2, openai 2 on
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -27,6 +29,7 @@ from typing import Any
 
 import openai
 
+from headway.client import wrap
 from headway.core.model import AttemptEnded
 from headway.core.snapshot import Endpoint, RetryPolicy
 from headway.credentials import Credential
@@ -85,6 +88,8 @@ class Bench:
         self._host: Host | None = None
         self.words = ""
         self.stack = ExitStack()
+        self.leaves_loops = False
+        """Connections of event loops that are gone can't be closed any more, only dropped."""
 
     # -- setting the scene
 
@@ -127,6 +132,13 @@ class Bench:
         caller = Caller(self.kind, server.url, self._host, **options)
         if self.is_plain:
             caller.client = caller.plain
+        self.stack.callback(caller.close)
+        return caller
+
+    def unwatched(self, server: Server, **options: Any) -> Caller:
+        """A client that is wrapped without anything, and nobody collects telemetry."""
+        caller = Caller(self.kind, server.url, Host(own(server.url)), **options)
+        caller.client = caller.plain if self.is_plain else wrap(caller.plain)
         self.stack.callback(caller.close)
         return caller
 
@@ -236,6 +248,10 @@ class Bench:
 
     def close(self) -> None:
         self.stack.close()
+        if self.leaves_loops:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ResourceWarning)
+                gc.collect()
 
 
 def text_of(value: Any) -> str:

@@ -103,7 +103,7 @@ told(
 @fault("C22j", "JSON that is cut, and no policy")
 def cut_without_a_policy(bench: Bench) -> None:
     a = bench.serve(SHORT, OK)
-    seen = bench.call(bench.bare(a).chat)
+    seen = bench.call(bench.unwatched(a).chat)
     bench.observed()
     assert (seen.text, bench.hits) == ("hello", (2,))
 

@@ -191,7 +191,7 @@ def empty_alone(bench: Bench) -> None:
 
 QUICK = DeadlinePolicy(idle_s=0.15, ttft_s=0.15)
 PING = b": ping\n\n"
-PINGS: tuple[Piece, ...] = (PING, 0.05) * 30
+PINGS: tuple[Piece, ...] = (PING, 0.05) * 80
 
 
 def stalls(name: str, title: str, *pieces: Piece) -> None:
@@ -200,20 +200,20 @@ def stalls(name: str, title: str, *pieces: Piece) -> None:
         a = bench.serve(script(bench.way, *HEL, *pieces, Say("lo"), END))
         b = bench.serve(script(bench.way, *HELLO))
         seen = bench.stream(bench.client(a, b, deadline=QUICK, options=PATIENT))
-        bench.observed(f"{seen.words}{', as slow as the server' if seen.took_s > 1.4 else ''}")
+        bench.observed(f"{seen.words}{', as slow as the server' if seen.took_s > 3.5 else ''}")
         assert isinstance(seen.error, headway.StreamInterrupted)
         assert isinstance(seen.error, openai.APITimeoutError)
         assert seen.error.partial.text == "hel"
-        assert seen.took_s < 1.4
+        assert seen.took_s < 3.5
         assert (bench.hits, bench.kinds()) == ((1, 0), ["stalled"])
 
 
-stalls("C34", "silence in the middle, and no timeout", 1.5)
+stalls("C34", "silence in the middle, and no timeout", 4.0)
 stalls("C35", "keep-alives and no content, in the middle", *PINGS)
 stalls(
     "C35a",
     "empty chunks and no content, in the middle",
-    *((event({"id": "c", "choices": []}), 0.05) * 30),
+    *((event({"id": "c", "choices": []}), 0.05) * 80),
 )
 
 
@@ -223,12 +223,12 @@ def slow_start(name: str, title: str, *pieces: Piece) -> None:
         a = bench.serve(script(bench.way, START, *pieces, *HELLO[1:]))
         b = bench.serve(script(bench.way, *HELLO))
         seen = bench.stream(bench.client(a, b, deadline=QUICK, options=PATIENT))
-        bench.observed(f"{seen.words}{', as slow as the server' if seen.took_s > 1.4 else ''}")
+        bench.observed(f"{seen.words}{', as slow as the server' if seen.took_s > 3.5 else ''}")
         assert (seen.error, seen.text, bench.hits) == (None, "hello", (1, 1))
-        assert seen.took_s < 1.4
+        assert seen.took_s < 3.5
 
 
-slow_start("C34a", "silence before any content, and no timeout", 1.5)
+slow_start("C34a", "silence before any content, and no timeout", 4.0)
 slow_start("C36", "keep-alives before any content, and no timeout", *PINGS)
 
 

@@ -117,4 +117,4 @@ def events(stream: bytes) -> Iterator[bytes]:
 def has_data(event: bytes) -> bool:
     """Whether any line of the event brings data that isn't blank."""
     lines = event.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
-    return any(line.startswith(b"data:") and line[5:].strip() for line in lines)
+    return any(line.startswith(b"data:") and line[5:].strip(b" \t") for line in lines)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.house import mutation
+from tests.house import frameworks, mutation
 from tests.house.paths import ROOT
 
 PLACE: Final = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
@@ -170,6 +170,16 @@ def command() -> str:
     )
 
 
+def framework_retries() -> str:
+    """Requests that a failing call makes through each agent framework."""
+    return _table(frameworks.RETRIES_HEAD, frameworks.retried())
+
+
+def framework_versions() -> str:
+    """Agent frameworks: versions, and the ways of working that were run."""
+    return _table(frameworks.RAN_HEAD, frameworks.ran())
+
+
 def mutants() -> str:
     """How many changes to each module of the core a test notices."""
     return _table(("module", "mutants", "killed", "share"), mutation.counts())
@@ -198,6 +208,8 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "defaults": defaults,
     "errors": errors,
     "events": events,
+    "framework_retries": framework_retries,
+    "framework_versions": framework_versions,
     "logs": logs,
     "metrics": metrics,
     "mutants": mutants,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from headway.core.model import CallFacts, Event
@@ -36,6 +36,7 @@ class Host(Router):
         disabled: bool = False,
         credentials: Mapping[str, Credential] | None = None,
         seed: int = 0,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self.events: list[Event] = []
         self.records: list[CallRecord] = []
@@ -45,6 +46,7 @@ class Host(Router):
             credentials=credentials,
             on_event=self.events.append,
             rng=random.Random(seed),
+            clock=clock,
         )
         self.disabled = disabled
 

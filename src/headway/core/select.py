@@ -59,6 +59,14 @@ class Candidate:
         "weight",
     )
 
+    q: float
+    """Residual over the mean of the known ones. `weigh` fills in this and the next four."""
+    cost: float
+    """What residual, objectives and price speak against it: p falls by e for each one."""
+    slow_start: float
+    penalty: float
+    p: float
+
     def __init__(
         self, endpoint: Endpoint, state: EndpointState, breaker: Breaker, model: str, weight: float
     ) -> None:
@@ -70,12 +78,6 @@ class Candidate:
         """Normalised among the candidates."""
         self.is_overruled = False
         """Its breaker stands open on soft evidence, and is not listened to: too little is left."""
-        self.q = 1.0
-        self.slow_start = 1.0
-        self.penalty = 1.0
-        self.cost = 0.0
-        """What residual, objectives and price speak against it: p falls by e for each one."""
-        self.p = 0.0
         self.excess = 0.0
         """Predicted over promised latency, the worst of the class's objectives; see `expect`."""
         self.expected_s: float | None = None
@@ -145,13 +147,14 @@ def weigh(candidates: Sequence[Candidate], choice: Choice, now: float) -> None:
 
 def _weigh_price(candidates: Sequence[Candidate], usd_per_second: float) -> None:
     """Trade price against time: a dollar is worth 1 / usd_per_second seconds of latency."""
-    priced = [c for c in candidates if c.usd is not None and c.expected_s is not None]
-    if len(priced) < len(candidates):
-        return  # an unknown price is not a low one: leave the weights alone
-    totals = [(c.expected_s or 0.0) + (c.usd or 0.0) / usd_per_second for c in priced]
+    totals: list[float] = []
+    for c in candidates:
+        if c.usd is None or c.expected_s is None:
+            return  # an unknown price is not a low one: leave the weights alone
+        totals.append(c.expected_s + c.usd / usd_per_second)
     best = min(totals)
     if best > 0:
-        for c, total in zip(priced, totals, strict=True):
+        for c, total in zip(candidates, totals, strict=True):
             c.cost += (total / best - 1.0) / SHARPNESS
 
 
@@ -159,7 +162,7 @@ def draw(candidates: Sequence[Candidate], weights: Sequence[float], rng: Rng) ->
     """One weighted draw; uniform when nothing has weight."""
     total = sum(weights)
     if not total > 0:
-        return candidates[min(len(candidates) - 1, int(rng.random() * len(candidates)))]
+        return candidates[int(rng.random() * len(candidates))]
     x = rng.random() * total
     for candidate, weight in zip(candidates, weights, strict=True):
         x -= weight

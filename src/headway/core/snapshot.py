@@ -1,3 +1,4 @@
+# long: everything that a compiled policy is made of
 """The snapshot: a verified policy compiled into an immutable object that decisions read.
 
 Built by `headway.policy.document`, swapped by one reference assignment. Durations are seconds,
@@ -7,13 +8,18 @@ money is Decimal USD per million tokens, weights are normalised to sum to 1 with
 from __future__ import annotations
 
 import copy
+import itertools
+import math
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 
 from headway.core.model import INFINITY
 
+INDEX_MAX = 100_000
+"""Combinations of names that routes are filed under: 10,000 routes with ten each, or 20 MB. What is
+beyond (a document written to hurt) is compared one by one."""
 DEFAULT_PLANNED_LOAD = 0.5
 """Load axis value assumed where a document states none: the middle of the usual operating range."""
 
@@ -285,7 +291,7 @@ class Route:
     """Every endpoint the route can reach by weight (fallbacks excluded)."""
     sole: str | None = field(init=False, default=None)
     """The route's only endpoint, fallbacks included; None where there is a choice."""
-    shares: bool = field(init=False, default=False)
+    shares: bool = field(init=False)
     """Calls may be answered by another's request, or by an answer that was kept."""
 
     def __post_init__(self) -> None:
@@ -298,6 +304,79 @@ class Route:
         }
         if len(ids) == 1 and not self.fallback:
             object.__setattr__(self, "sole", ids.pop())
+
+
+OPEN = (None,)
+MatchKey = tuple[str | None, str | None, str | None, str | None]
+"""Model, task, class, surface; None where a route leaves it open."""
+
+
+class RouteIndex:
+    """First match wins, found without looking at the routes one by one.
+
+    A route is filed under every combination of the names it matches, and what a route leaves open
+    is None there; a call is looked up once for each pattern of open places that some route has.
+    The first route of the document among those found is the one.
+    """
+
+    __slots__ = ("_first", "_patterns", "_plain", "_rest")
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._first: dict[MatchKey, tuple[int, Route]] = {}
+        self._rest: list[tuple[int, Route]] = []
+        """Routes with more combinations than are filed, in document order."""
+        room = INDEX_MAX
+        patterns: dict[tuple[bool, ...], None] = {}
+        for place, route in enumerate(routes):
+            m = route.match
+            needed = math.prod(len(names) or 1 for names in _matched(m))
+            if needed > room:
+                self._rest.append((place, route))
+                continue
+            room -= needed
+            patterns[tuple(bool(names) for names in _matched(m))] = None
+            for key in itertools.product(
+                m.models or OPEN, m.tasks or OPEN, m.classes or OPEN, m.surfaces or OPEN
+            ):
+                self._first.setdefault(key, (place, route))
+        self._patterns = tuple(patterns)
+        self._plain: dict[str, Route] | None = None
+        if not self._rest and set(patterns) <= {(True, False, False, False)}:
+            # The usual document: by model and nothing else.
+            self._plain = {key[0]: route for key, (_, route) in self._first.items() if key[0]}
+
+    def find(
+        self, model: str, task: str | None, traffic_class: str | None, surface: str
+    ) -> Route | None:
+        """The first route that matches, or None."""
+        if self._plain is not None:
+            return self._plain.get(model)
+        asked = (model, task, traffic_class, surface)
+        best: tuple[int, Route] | None = None
+        for by_model, by_task, by_class, by_surface in self._patterns:
+            found = self._first.get(
+                (
+                    model if by_model else None,
+                    task if by_task else None,
+                    traffic_class if by_class else None,
+                    surface if by_surface else None,
+                )
+            )
+            if found is not None and (best is None or found[0] < best[0]):
+                best = found
+        for place, route in self._rest:
+            if best is not None and place > best[0]:
+                break
+            if all(
+                not names or name in names
+                for names, name in zip(_matched(route.match), asked, strict=True)
+            ):
+                return route
+        return None if best is None else best[1]
+
+
+def _matched(match: Match) -> tuple[frozenset[str], ...]:
+    return match.models, match.tasks, match.classes, match.surfaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,26 +407,13 @@ class Snapshot:
     counts_calls: bool = field(init=False, repr=False, compare=False)
     """Every call is accounted for, whether or not anybody looks: an endpoint is priced by GPU-hour,
     so that its calls share out its time, or a route is only observed, or shares its answers."""
-    hints_until: float = field(init=False, default=INFINITY, repr=False, compare=False)
+    hints_until: float = field(init=False, repr=False, compare=False)
     """The earlier of `fresh_until` and `expires_at`, wall-clock seconds."""
-    _by_model: Mapping[str, tuple[Route, ...]] = field(init=False, repr=False, compare=False)
-    _wildcards: tuple[Route, ...] = field(init=False, repr=False, compare=False)
+    _index: RouteIndex = field(init=False, repr=False, compare=False)
     _by_name: Mapping[str, Route] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        index: dict[str, list[Route]] = {}
-        wildcards: list[Route] = []
-        # Document order is the precedence: a wildcard route placed before a named one wins over it.
-        for route in self.routes:
-            if route.match.models:
-                for model in route.match.models:
-                    index.setdefault(model, list(wildcards)).append(route)
-            else:
-                wildcards.append(route)
-                for routes in index.values():
-                    routes.append(route)
-        object.__setattr__(self, "_by_model", {m: tuple(rs) for m, rs in index.items()})
-        object.__setattr__(self, "_wildcards", tuple(wildcards))
+        object.__setattr__(self, "_index", RouteIndex(self.routes))
         object.__setattr__(self, "_by_name", {r.name: r for r in self.routes})
         timed = any(
             e.price is not None and e.price.per_gpu_hour is not None
@@ -373,15 +439,7 @@ class Snapshot:
         surface: str = "chat",
     ) -> Route | None:
         """The first route that matches, or None. Constant time in the number of routes."""
-        for route in self._by_model.get(model, self._wildcards):
-            m = route.match
-            if (
-                (not m.tasks or task in m.tasks)
-                and (not m.classes or traffic_class in m.classes)
-                and (not m.surfaces or surface in m.surfaces)
-            ):
-                return route
-        return None
+        return self._index.find(model, task, traffic_class, surface)
 
     def route_named(self, name: str) -> Route | None:
         """The route with this name."""

@@ -87,20 +87,45 @@ _SETTINGS: dict[type, tuple[tuple[str, str, Callable[[Any], object] | None], ...
 }
 
 
-def _settled(kind: type[T], layers: Sequence[Handling | None]) -> T:
-    """A block of the core from the first layer that gives each field; the core's default else."""
-    given: dict[str, object] = {}
-    for name, place, convert in _SETTINGS[kind]:
-        value = _first(layers, place)
-        if value is not None:
-            given[name] = value if convert is None else convert(value)
-    return kind(**given)
+_BLOCK = {kind: rows[0][1].partition(".")[0] for kind, rows in _SETTINGS.items()}
+"""Core block -> the document's block that it is made of."""
 
 
-def _first(layers: Sequence[Handling | None], place: str) -> Any:  # the fields' types differ
+class _Layers:
+    """Where the handling of a policy's routes comes from: each route's own blocks, laid over
+    `defaults`. What a route leaves out whole it shares with the others that do: most do, and a
+    document may have ten thousand."""
+
+    def __init__(self, defaults: Handling | None) -> None:
+        self._defaults = defaults
+        self._shared: dict[type, Any] = {}
+
+    def settled(self, kind: type[T], route: Handling) -> T:
+        """A block of the core from the first layer that gives each field; its default else."""
+        if getattr(route, _BLOCK[kind]) is not None:
+            return self._made(kind, (route, self._defaults))
+        found: T | None = self._shared.get(kind)
+        if found is None:
+            found = self._shared[kind] = self._made(kind, (self._defaults,))
+        return found
+
+    def first(self, route: Handling, *place: str) -> Any:  # the fields' types differ
+        """The value at a place, of the first layer that has one."""
+        return _first((route, self._defaults), place)
+
+    def _made(self, kind: type[T], layers: Sequence[Handling | None]) -> T:
+        given: dict[str, object] = {}
+        for name, place, convert in _SETTINGS[kind]:
+            value = _first(layers, place.split("."))
+            if value is not None:
+                given[name] = value if convert is None else convert(value)
+        return kind(**given)
+
+
+def _first(layers: Sequence[Handling | None], place: Sequence[str]) -> Any:
     for layer in layers:
         value: Any = layer
-        for name in place.split("."):
+        for name in place:
             value = None if value is None else getattr(value, name)
         if value is not None:
             return value
@@ -137,6 +162,7 @@ def _snapshot(
         for endpoint_id, endpoint in policy.endpoints.items()
     }
     names = route_names(policy)
+    layers = _Layers(policy.defaults)
     return core.Snapshot(
         policy_id=policy.policy_id,
         epoch=policy.epoch,
@@ -150,7 +176,7 @@ def _snapshot(
         **_rollout(policy.rollout),
         endpoints=endpoints,
         routes=tuple(
-            _route(name, route, policy, endpoints)
+            _route(name, route, policy, endpoints, layers)
             for name, route in zip(names, policy.routes, strict=True)
         ),
         classes=CLASSES | {name: _class(name, traffic) for name, traffic in policy.classes.items()},
@@ -297,15 +323,15 @@ def _class(name: str, traffic: fleet.TrafficClass) -> core.TrafficClass:
 
 
 def _route(
-    name: str, route: Route, policy: Policy, endpoints: Mapping[str, core.Endpoint]
+    name: str,
+    route: Route,
+    policy: Policy,
+    endpoints: Mapping[str, core.Endpoint],
+    layers: _Layers,
 ) -> core.Route:
-    layers = (route, policy.defaults)
     tokens: dict[str, int] = {}
-    for field, place in (
-        ("expected_input_tokens", "expected_tokens.input"),
-        ("expected_output_tokens", "expected_tokens.output"),
-    ):
-        if (count := _first(layers, place)) is not None:
+    for field, place in (("expected_input_tokens", "input"), ("expected_output_tokens", "output")):
+        if (count := layers.first(route, "expected_tokens", place)) is not None:
             tokens[field] = count
     weights = _weights(route, policy, endpoints, tokens)
     return core.Route(
@@ -321,15 +347,15 @@ def _route(
             )
             for fallback in route.fallback
         ),
-        selection=_settled(core.SelectionPolicy, layers),
-        affinity=_settled(core.AffinityPolicy, layers),
-        deadline=_settled(core.DeadlinePolicy, layers),
-        retry=_settled(core.RetryPolicy, layers),
-        hedge=_settled(core.HedgePolicy, layers),
-        admission=_settled(core.AdmissionPolicy, layers),
-        coalesce=bool(_first(layers, "coalesce")),
-        cache=_settled(core.CachePolicy, layers),
-        mode=_first(layers, "mode"),
+        selection=layers.settled(core.SelectionPolicy, route),
+        affinity=layers.settled(core.AffinityPolicy, route),
+        deadline=layers.settled(core.DeadlinePolicy, route),
+        retry=layers.settled(core.RetryPolicy, route),
+        hedge=layers.settled(core.HedgePolicy, route),
+        admission=layers.settled(core.AdmissionPolicy, route),
+        coalesce=bool(layers.first(route, "coalesce")),
+        cache=layers.settled(core.CachePolicy, route),
+        mode=layers.first(route, "mode"),
         endpoint_ids=frozenset(
             endpoint_id
             for buckets in weights.by_zone.values()

@@ -123,7 +123,7 @@ class Policy(Block):
     classes: Annotated[dict[Text, TrafficClass], Field(max_length=100)] = Field(
         default_factory=dict, description="Classes of traffic, by name."
     )
-    routes: Annotated[tuple[Route, ...], Field(min_length=1, max_length=1000)] = Field(
+    routes: Annotated[tuple[Route, ...], Field(min_length=1, max_length=10_000)] = Field(
         description="From calls to endpoints; first match wins."
     )
     defaults: Defaults | None = Field(default=None, description="What routes leave out.")

@@ -22,7 +22,7 @@ from headway.quirks.classify import (
     should_retry,
     success_hint,
 )
-from headway.quirks.exceptions import classify_exception
+from headway.quirks.exceptions import classify_exception, describe
 from headway.quirks.hints import (
     exhausted_hint,
     parse_reset,
@@ -48,6 +48,7 @@ __all__ = [
     "classify_body",
     "classify_error",
     "classify_exception",
+    "describe",
     "error_message",
     "exhausted_hint",
     "extract_usage",

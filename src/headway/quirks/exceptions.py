@@ -7,7 +7,7 @@ ours: it propagates untouched.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from headway.core.model import FailureClass, Outcome
 
@@ -135,6 +135,30 @@ def classify_exception(
         reached_model=sent,
         free_retry=reused and phase == "send" and (row is _BROKEN or row is _UNSENT),
     )
+
+
+def describe(exc: BaseException) -> str:
+    """The exception's class and text, and what the system said where its text leaves that out.
+
+    httpx tells of a failed connection in its own words (async: "All connection attempts failed")
+    and of a timeout in none.
+    """
+    name, text = type(exc).__name__, str(exc)
+    told = f"{name}: {text}" if text else name
+    if name == "PoolTimeout":
+        told += " (every connection of the client's own pool was in use: streams left open?)"
+    link: BaseException | None = exc
+    for _ in range(CAUSES_MAX):
+        if link is None:
+            break
+        if isinstance(link, OSError) and link.strerror and link.strerror not in told:
+            return f"{told} ({type(link).__name__}: {link.strerror})"
+        if isinstance(link, BaseExceptionGroup) and link.exceptions:
+            link = cast("BaseException", link.exceptions[0])
+        else:
+            wrapped = link.args[0] if link.args else None  # httpcore keeps it there, and no cause
+            link = link.__cause__ or (wrapped if isinstance(wrapped, BaseException) else None)
+    return told
 
 
 def _row(exc: BaseException) -> tuple[str, ExceptionRow | None]:

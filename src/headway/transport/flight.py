@@ -348,9 +348,8 @@ class Flight:
             error.__cause__ = exc
             error.add_note(self.note())
             return error
-        return upstream_error(
-            exc, self.request, self.note(), timed_out=isinstance(exc, self.timeouts)
-        )
+        late, told = isinstance(exc, self.timeouts), quirks.describe(exc)
+        return upstream_error(exc, self.request, self.note(), timed_out=late, detail=told)
 
     def note(self) -> str:
         """Which endpoints were tried and how each ended."""

@@ -356,7 +356,7 @@ class StreamObserver:
         name, data, has_id, dispatches = fields(raw)
         if has_id is not None:
             self._sticky_id = has_id
-        if not data.strip():
+        if not data.strip(_BLANK):
             # The SDK dispatches an event as soon as any field was ever set (an id stays set), and
             # then parses its empty data as JSON.
             return b"" if dispatches or self._sticky_id else raw
@@ -442,5 +442,7 @@ class StreamObserver:
         return raw
 
 
+_BLANK = " \t\n"
+"""All that is no data. JSON knows no other white space, `str.strip` a lot."""
 _MALFORMED = Outcome(FailureClass.INCOMPLETE_STREAM, status=200, error_type="malformed_event")
 _WITH_END = frozenset({"chat", "completions", "responses"})

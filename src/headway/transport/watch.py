@@ -143,6 +143,7 @@ class AsyncWatchedStream:
         self._handover = Handover(trial)
         self._source = source
         self._chunks = chunks
+        _open[id(self)] = (source, chunks)
         self._loop = loop
         needs_timer = (
             trial.limits.is_bounded and not trial.reads_are_limited and not trial.flight.is_observed
@@ -209,7 +210,10 @@ class AsyncWatchedStream:
             self._trial.release()
             self._trial.flight.forget()
             self._trial.response = None  # which holds this stream
+            _open.pop(id(self), None)
             await self._source.aclose()
+            if not self._is_over:
+                await _finish(self._chunks)
 
     async def _drain(self) -> None:
         self._trial.limits.drain()
@@ -225,11 +229,16 @@ class AsyncWatchedStream:
         if getattr(self, "_is_closed", True):
             return
         self._is_closed = True
+        opened = _open.pop(id(self), None)
         with contextlib.suppress(Exception):
             _thread.start_new_thread(_end_quietly, (self._trial,))
         with contextlib.suppress(Exception):
-            if isinstance(self._loop, asyncio.AbstractEventLoop) and not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(_close_later, self._loop, self._source)
+            if (
+                opened is not None
+                and isinstance(self._loop, asyncio.AbstractEventLoop)
+                and not self._loop.is_closed()
+            ):
+                self._loop.call_soon_threadsafe(_close_later, self._loop, *opened)
 
 
 def _end_quietly(trial: Trial) -> None:
@@ -238,16 +247,32 @@ def _end_quietly(trial: Trial) -> None:
         trial.release()
 
 
-def _close_later(loop: asyncio.AbstractEventLoop, source: httpx2.AsyncByteStream) -> None:
-    task = loop.create_task(_close_source(source))
+def _close_later(
+    loop: asyncio.AbstractEventLoop, source: httpx2.AsyncByteStream, chunks: Any
+) -> None:
+    task = loop.create_task(_close_source(source, chunks))
     _closing.add(task)
     task.add_done_callback(_closing.discard)
 
 
-async def _close_source(source: httpx2.AsyncByteStream) -> None:
+async def _close_source(source: httpx2.AsyncByteStream, chunks: Any) -> None:
+    await _finish(chunks)
     with contextlib.suppress(Exception):
         await source.aclose()
 
+
+async def _finish(chunks: Any) -> None:
+    """End a generator, so that the loop need not do it when it is collected."""
+    if (aclose := getattr(chunks, "aclose", None)) is not None:
+        with contextlib.suppress(Exception):  # it may be in use, or the http library's own affair
+            await aclose()
+
+
+_open: dict[int, tuple[httpx2.AsyncByteStream, Any]] = {}
+"""What async streams in the application's hands read from, by their identity. A stream that is
+dropped is collected alone, and closes it in order. Collected together, the http library's nested
+generators would be finished by the loop all at once, and get into each other's way ("asynchronous
+generator is already running")."""
 
 _closing: set[asyncio.Task[None]] = set()
 """The loop itself holds tasks weakly."""
