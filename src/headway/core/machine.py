@@ -64,7 +64,7 @@ from headway.core.place import (
 )
 from headway.core.retry import RetryPlan, pay
 from headway.core.select import Candidate
-from headway.core.sending import cannot_finish, kind_of, open_attempt, open_sole
+from headway.core.sending import cannot_finish, kind_of, miss, open_attempt, open_sole
 from headway.core.settle import first_token, settle
 from headway.core.snapshot import Route, Snapshot, TrafficClass
 from headway.core.state import Pool
@@ -392,6 +392,8 @@ class CallMachine:
                 return self._send(asked, now)
         if obstacle in TIMED:
             if placement.until - now <= HINT_WAIT_MAX_S and placement.until < self._deadline_at:
+                if self._host.world.in_fleet and obstacle == "paced":
+                    miss(self._host.world, self.facts, self.route, placement.outs, now)
                 self._leave_line(now)
                 return Wait(placement.until, "throttled")
         elif obstacle == "open" and last is None and not self._is_cold_ok and not self.line.ticket:

@@ -300,7 +300,8 @@ def _obstacle(
     if not state.limit.has_room(state.inflight):
         return Out(endpoint.id, "limit", INFINITY)
     if state.is_paced:
-        wait = max(state.rpm.wait_s(now), state.tpm.wait_s(now))
+        tokens = facts.prompt_tokens + request.route.expected_output_tokens
+        wait = max(state.rpm.wait_s(now, 1.0), state.tpm.wait_s(now, tokens))
         if wait > 0:
             return Out(endpoint.id, "paced", now + wait)
     return None

@@ -93,6 +93,9 @@ class Capacity:
     concurrency: int | None = None
     rpm: float | None = None
     tpm: float | None = None
+    fleet_rpm: float | None = None
+    """Undivided, as is the next: what all processes share where a store counts for them."""
+    fleet_tpm: float | None = None
     input_tps: float | None = None
     output_tps: float | None = None
 

@@ -16,6 +16,7 @@ from headway.core.admission import ConcurrencyLimit, RateGate, WaitQueue
 from headway.core.breaker import Breaker
 from headway.core.budget import HedgeBudget, RetryBudget
 from headway.core.eject import PeerEjector
+from headway.core.fleet import FleetGate
 from headway.core.model import INFINITY, Rng
 from headway.core.snapshot import Endpoint, Route
 
@@ -87,12 +88,24 @@ class EndpointState:
         "tpm",
     )
 
-    def __init__(self, endpoint: Endpoint, ceiling: int | None, tally: Tally | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        ceiling: int | None,
+        tally: Tally | None = None,
+        *,
+        in_fleet: bool = False,
+    ) -> None:
         self.endpoint = endpoint
         self.inflight = 0
         self.limit = ConcurrencyLimit(_tighter(endpoint.capacity.concurrency, ceiling))
-        self.rpm = RateGate(endpoint.capacity.rpm)
-        self.tpm = RateGate(endpoint.capacity.tpm)
+        capacity = endpoint.capacity
+        if in_fleet:
+            self.rpm: RateGate = FleetGate(capacity.rpm, capacity.fleet_rpm)
+            self.tpm: RateGate = FleetGate(capacity.tpm, capacity.fleet_tpm)
+        else:
+            self.rpm = RateGate(capacity.rpm)
+            self.tpm = RateGate(capacity.tpm)
         self.is_paced = _has_rate(endpoint)
         """Whether a rate per minute is published; saves asking the gates on every call."""
         self.breakers: dict[str, Breaker] = {}
@@ -113,8 +126,14 @@ class EndpointState:
         """Adopt a new document's entry for the same id; everything learned is kept."""
         self.endpoint = endpoint
         self.limit.reconfigure(_tighter(endpoint.capacity.concurrency, ceiling))
-        self.rpm.reconfigure(endpoint.capacity.rpm)
-        self.tpm.reconfigure(endpoint.capacity.tpm)
+        for gate, own, whole in (
+            (self.rpm, endpoint.capacity.rpm, endpoint.capacity.fleet_rpm),
+            (self.tpm, endpoint.capacity.tpm, endpoint.capacity.fleet_tpm),
+        ):
+            if isinstance(gate, FleetGate):
+                gate.reshare(own, whole)
+            else:
+                gate.reconfigure(own)
         self.is_paced = _has_rate(endpoint)
 
     def breaker(self, model: str, rng: Rng) -> Breaker:

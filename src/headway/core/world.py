@@ -31,10 +31,22 @@ class Block(NamedTuple):
 class World:
     """The mutable knowledge of one process."""
 
-    __slots__ = ("affinity", "blocks", "ceilings", "pools", "rng", "states", "tally", "zone")
+    __slots__ = (
+        "affinity",
+        "blocks",
+        "ceilings",
+        "in_fleet",
+        "pools",
+        "rng",
+        "states",
+        "tally",
+        "zone",
+    )
 
-    def __init__(self, *, zone: str | None, rng: Rng) -> None:
+    def __init__(self, *, zone: str | None, rng: Rng, in_fleet: bool = False) -> None:
         self.zone = zone
+        self.in_fleet = in_fleet
+        """Rates are paced by what a store lends (see `headway.core.fleet`)."""
         self.rng = rng
         self.states: dict[str, EndpointState] = {}
         self.ceilings: dict[str, int] = {}
@@ -49,7 +61,8 @@ class World:
         """The state of an endpoint, made at first use."""
         state = self.states.get(endpoint.id)
         if state is None:
-            state = EndpointState(endpoint, self.ceilings.get(endpoint.id), self.tally)
+            ceiling = self.ceilings.get(endpoint.id)
+            state = EndpointState(endpoint, ceiling, self.tally, in_fleet=self.in_fleet)
             self.states[endpoint.id] = state
         return state
 

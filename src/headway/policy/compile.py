@@ -265,6 +265,8 @@ def _capacity(capacity: fleet.Capacity | None, share: float) -> core.Capacity:
         # A process whose share is under one call still has to be able to make one.
         concurrency=None if whole is None else max(1, round(whole * share)),
         **{name: rate * share for name, rate in rates.items()},
+        fleet_rpm=capacity.rpm,
+        fleet_tpm=capacity.tpm,
     )
 
 

@@ -181,7 +181,8 @@ class PolicySupply:
             return
         self._generation = refresher.generation
         if self._follows and not self._closed:
-            self.initial()
+            if self._standing.snapshot is None:  # else no lock: a fetch may be under way
+                self.initial()
             refresher.wake()
 
     def refresh_once(self, now: float | None = None, wall_now: float | None = None) -> bool:
