@@ -227,13 +227,29 @@ def test_tokens_are_paced_by_what_was_used_not_by_what_was_planned() -> None:
     assert put(bench).until == 6.0  # 1600 used
 
 
-def test_a_missing_model_is_left_alone_for_a_minute_there() -> None:
+def test_a_missing_model_is_left_alone_for_a_minute_there_on_every_surface() -> None:
     bench = Bench(AB)
-    bench.serve(0.0, Outcome(F.NOT_FOUND, status=404), takes=0.0, pinned_to="a", attempts_max=1)
+    gone = Outcome(F.NOT_FOUND, status=404, error_type="model_not_found")
+    bench.serve(0.0, gone, takes=0.0, pinned_to="a", attempts_max=1)
 
     assert why(bench, "a") == Out("a", "not_found", 60.0)
+    assert why(bench, "a", bench.request(facts(surface="embeddings"))) is not None
     assert why(bench, "a", bench.request(facts("other"))) is None
     assert why(bench, "a", now=60.0) is None
+
+
+def test_a_missing_path_is_left_alone_while_the_models_other_surfaces_are_served() -> None:
+    bench = Bench(AB)
+    gone = Outcome(F.NOT_FOUND, status=404, error_type="http_404")
+    bench.serve(0.0, gone, takes=0.0, pinned_to="a", attempts_max=1, surface="embeddings")
+
+    embedding = bench.request(facts(surface="embeddings"))
+    assert why(bench, "a", embedding) == Out("a", "not_found", 60.0)
+    assert why(bench, "a") is None
+    assert why(bench, "a", embedding, now=60.0) is None
+
+    bench.serve(61.0, takes=1.0, pinned_to="a", surface="embeddings")
+    assert bench.state("a").outs == {}
 
 
 # ---------------------------------------------------------------- credentials

@@ -184,6 +184,11 @@ class CallMachine:
         """The call's absolute deadline: its own, its task's and its route's, whichever is first."""
         return self._deadline_at
 
+    @property
+    def is_expired(self) -> bool:
+        """The policy has expired, and says that nothing is to be answered by it any more."""
+        return self._is_expired
+
     def adopt(self, attempt: Attempt) -> None:
         """Take over an attempt that was opened for this call before it was made."""
         self._has_entered = True
@@ -517,6 +522,17 @@ class CallMachine:
         for other in self.running:
             if other is not attempt:
                 other.lost = True
+
+    def resume(self, attempt: Attempt, outcome: Outcome, now: float) -> bool:
+        """The answer broke off, and the driver knows how to ask for its rest. Whether it may: the
+        attempt has then failed like one that never began to answer, and another follows."""
+        if self._committed is not attempt or self._ended:
+            self.end_attempt(attempt, outcome, now)
+            return False
+        self._settle(attempt, outcome, now)
+        self._committed = self._finish = None
+        self._after_failure(attempt, outcome, now)
+        return not self._ended
 
     def end_attempt(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         self._settle(attempt, outcome, now)

@@ -27,7 +27,7 @@ from headway.core.select import (
     weigh,
 )
 from headway.core.snapshot import Endpoint, Route, Snapshot
-from headway.core.state import GUESSES, EndpointState, Pool
+from headway.core.state import GUESSES, EndpointState, Pool, on_surface
 from headway.core.world import World, credential_key
 
 FALLBACK_DEPTH_MAX = 5
@@ -293,10 +293,9 @@ def _obstacle(
         until = world.blocked_until(endpoint)
         if now < until:
             return Out(endpoint.id, "credential", until)
-    if state.outs:
-        until, reason = state.out_until(model)
-        if now < until and not (request.ignore_guesses and reason in GUESSES):
-            return Out(endpoint.id, reason, until)
+    out = _kept_out(request, state, model, now) if state.outs else None
+    if out is not None:
+        return out
     if not state.limit.has_room(state.inflight):
         return Out(endpoint.id, "limit", INFINITY)
     if state.is_paced:
@@ -304,6 +303,14 @@ def _obstacle(
         wait = max(state.rpm.wait_s(now, 1.0), state.tpm.wait_s(now, tokens))
         if wait > 0:
             return Out(endpoint.id, "paced", now + wait)
+    return None
+
+
+def _kept_out(request: Request, state: EndpointState, model: str, now: float) -> Out | None:
+    for key in (model, on_surface(model, request.facts.surface)):
+        until, reason = state.out_until(key)
+        if now < until and not (request.ignore_guesses and reason in GUESSES):
+            return Out(state.endpoint.id, reason, until)
     return None
 
 

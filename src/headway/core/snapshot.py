@@ -270,6 +270,15 @@ class Match:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuationPolicy:
+    """Going on from another attempt after a stream broke off."""
+
+    enabled: bool = False
+    params: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Members that the request which asks for the rest has beside the first one's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """The rule that maps matching calls to endpoints."""
 
@@ -286,6 +295,7 @@ class Route:
     retry: RetryPolicy = RetryPolicy()
     hedge: HedgePolicy = HedgePolicy()
     admission: AdmissionPolicy = AdmissionPolicy()
+    continuation: ContinuationPolicy = ContinuationPolicy()
     coalesce: bool = False
     cache: CachePolicy = CachePolicy()
     mode: str | None = None

@@ -64,6 +64,11 @@ class Tally:
         self.answered = 0
 
 
+def on_surface(model: str, surface: str) -> str:
+    """What a cool-down is kept under that stands for one surface of a model alone."""
+    return f"{model} ({surface})"
+
+
 class EndpointState:
     """The mutable side of one endpoint."""
 
@@ -110,7 +115,8 @@ class EndpointState:
         """Whether a rate per minute is published; saves asking the gates on every call."""
         self.breakers: dict[str, Breaker] = {}
         self.outs: dict[str, tuple[float, str]] = {}
-        """model -> (until, reason): cool-downs asked for or guessed, and quarantined models."""
+        """model, or model `on_surface` -> (until, reason): cool-downs asked for or guessed, and
+        what isn't there."""
         self.throttles_in_row = 0
         self.call_time_s = 1.0
         self.last_success_at = -INFINITY

@@ -218,7 +218,7 @@ class AsyncTransport:
         if response.is_closed:  # a mock's reply, judged and left as it is
             return
         if trial.state is State.OPEN:
-            watched: Any = self._stream_class(trial, source, chunks, current_loop())
+            watched: Any = self._stream_class(trial, source, chunks, current_loop(), self._go_on)
             response.stream = watched
             return
         trial.release()
@@ -226,6 +226,18 @@ class AsyncTransport:
             await source.aclose()
         if trial.state in (State.WHOLE, State.FAILED):
             response.stream = trial.flight.desk.home.family.ByteStream(trial.body())
+
+    async def _go_on(self, trial: Trial, error: BaseException) -> Trial:
+        """The attempt that brings the rest of an answer; raises `error` where there is none."""
+        flight = trial.flight
+        try:
+            onward = await self._fly(flight)
+        except BaseException as exc:
+            flight.abandon()
+            if isinstance(exc, Exception):
+                raise error from exc
+            raise
+        return flight.onward(onward, error)
 
     # -- a light call (see `light`)
 

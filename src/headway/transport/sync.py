@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headway.core.model import Send, Wait
 from headway.credentials import CredentialUnavailable
-from headway.transport import collecting
+from headway.transport import collecting, hedged
 from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
-from headway.transport.hedged import fly_threads, threads_left
 from headway.transport.home import origin_of
 from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.light import HELD_BYTES_MAX, Light, depart, replay
@@ -140,8 +139,9 @@ class Transport:
 
     def _fly(self, flight: Flight) -> Trial:
         """Perform the call's actions until it is decided; the attempt to present."""
-        if flight.may_overlap and threads_left():
-            return flight.chosen(fly_threads(flight, self._attempt))
+        if flight.may_overlap and (room := hedged.workers.room()) is not None:
+            finish = hedged.fly_threads(flight, self._attempt, self._pools.sync, room)
+            return flight.chosen(finish)
         call = flight.call
         while True:
             action = call.next_action(flight.clock())
@@ -208,7 +208,7 @@ class Transport:
         if response.is_closed:  # a mock's reply, judged and left as it is
             return
         if trial.state is State.OPEN:
-            watched: Any = self._stream_class(trial, source, chunks)
+            watched: Any = self._stream_class(trial, source, chunks, self._go_on)
             response.stream = watched
             return
         trial.release()
@@ -216,6 +216,18 @@ class Transport:
             source.close()
         if trial.state in (State.WHOLE, State.FAILED):
             response.stream = trial.flight.desk.home.family.ByteStream(trial.body())
+
+    def _go_on(self, trial: Trial, error: BaseException) -> Trial:
+        """The attempt that brings the rest of an answer; raises `error` where there is none."""
+        flight = trial.flight
+        try:
+            onward = self._fly(flight)
+        except BaseException as exc:
+            flight.abandon()
+            if isinstance(exc, Exception):
+                raise error from exc
+            raise
+        return flight.onward(onward, error)
 
     # -- a light call (see `light`)
 
