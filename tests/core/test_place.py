@@ -608,6 +608,18 @@ def test_a_fallback_may_be_a_model_whose_route_is_looked_up() -> None:
     assert [[e for e, _ in g.weights] for g in groups] == [["a"], ["x"]]
 
 
+def test_a_model_that_is_missing_at_an_endpoint_being_probed_is_waited_for() -> None:
+    bench = Bench(route({"a": 1}), rng=Even())
+    bench.prove("a")
+    bench.kill("a")
+    bench.begin(1.0).send(1.0)  # the probe
+    bench.serve(1.0, Outcome(F.NOT_FOUND, status=404), takes=0.0, pinned_to="a", attempts_max=1)
+
+    placement = put(bench, now=2.0)
+
+    assert (placement.candidate, placement.obstacle, placement.until) == (None, "not_found", 61.0)
+
+
 def test_cycles_of_fallbacks_end() -> None:
     one = route({"a": 1}, name="one", fallback=[Fallback(route="two")])
     two = route({"b": 1}, name="two", fallback=[Fallback(route="one")])
