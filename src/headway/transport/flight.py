@@ -146,12 +146,10 @@ class Flight:
         extensions = self._extensions
         if trial.limits.until != INFINITY or (attempt.number > 1 and self.had_stale(trial)):
             extensions = limited(extensions, trial.limits)
-        if (
-            is_same
-            and target.is_plain
-            and not (secret or extra_headers or trial.injected or self.is_continued)
-        ):
-            # The usual case with one endpoint: nobody asks for a change.
+        is_changed = secret or extra_headers or trial.injected or self.is_continued
+        # Signatures have a time; what the SDK sends again, it signs again.
+        is_late = target.signer is not None and attempt.number > 1 and not self.is_delegated
+        if is_same and target.is_plain and not (is_changed or is_late):
             self.request.extensions = extensions
             trial.request = self.request
             return self.request
@@ -259,7 +257,7 @@ class Flight:
     # -- what attempts teach this side
 
     def settled(self, outcome: Outcome) -> Outcome:
-        """What the call is told: a body that can't be had again ends it."""
+        """What the call is told: one whose body can't be had again is over."""
         if self.form is None or not self.form.is_spent:
             return outcome
         return outcome._replace(should_retry=False, free_retry=False)
