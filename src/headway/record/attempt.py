@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 NOT_BILLED = Usage(input_tokens=0, output_tokens=0, estimated=True)
 """No model ran: a connection that failed, a refusal, an error status without usage."""
 
+WITHOUT_MODEL = frozenset({"input_tokens"})
+"""Surfaces on which no model runs, so that nothing is charged: tokens are counted, that's all."""
+
 _MAY_HAVE_RUN = frozenset({
     FailureClass.CANCELLED,
     FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN,
@@ -86,6 +89,8 @@ def usage_to_price(
     usage = record.usage
     if usage is not None and not usage.estimated:
         return usage
+    if facts.surface in WITHOUT_MODEL:
+        return NOT_BILLED
     if usage is None and not record.content_chunks:
         if record.result == "ok":
             return None
