@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from headway.transport.body import BYTES_PER_TOKEN, IMAGE_TOKENS, BodyFacts
 
@@ -137,8 +137,9 @@ def _is_value(field: Any) -> bool:
 
 def _value_class(stream: Any) -> Any:
     """The http library's class for plain fields."""
-    [field] = type(stream)(data={"any": ""}, files={}, boundary=stream.boundary).fields
-    return cast("Any", type(field))
+    example: Any = type(stream)(data={"any": ""}, files={}, boundary=stream.boundary)
+    found: Any = example.fields[0].__class__
+    return found
 
 
 def _text(value: str | bytes) -> str:
