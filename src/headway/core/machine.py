@@ -314,7 +314,7 @@ class CallMachine:
             self._pool,
             self._candidate_groups(),
             self._traffic.usd_per_second,
-            self._traffic.ttft_slo_s,
+            self._traffic.promised,
             tried=frozenset() if retry_same else plan.tried,
             last_failure=plan.last_kind.value if plan.last_kind else None,
             ignore_cold=self._is_cold_ok,
@@ -405,10 +405,8 @@ class CallMachine:
             return self._stand("open", now)  # someone else is probing: its answer comes soon
         if last is not None:
             return self._surface(last, "breaker", now)
-        detail = tuple(
-            (out.endpoint_id, out.reason, max(0.0, out.until - now)) for out in placement.outs
-        )
-        after = min((d[2] for d in detail if d[2] > 0), default=INFINITY)
+        detail = tuple((out.endpoint_id, out.reason, out.until - now) for out in placement.outs)
+        after = min((left_s for _, _, left_s in detail), default=INFINITY)
         reason = _REJECTION_OF.get(obstacle, "no_endpoint")
         return self._give_up(Rejection(reason, after if after != INFINITY else None, detail), now)
 
@@ -523,6 +521,17 @@ class CallMachine:
             if other is not attempt:
                 other.lost = True
 
+    def resume(self, attempt: Attempt, outcome: Outcome, now: float) -> bool:
+        """The answer broke off, and the driver knows how to ask for its rest. Whether it may: the
+        attempt has then failed like one that never began to answer, and another follows."""
+        if self._committed is not attempt or self._ended:
+            self.end_attempt(attempt, outcome, now)
+            return False
+        self._settle(attempt, outcome, now)
+        self._committed = self._finish = None
+        self._after_failure(attempt, outcome, now)
+        return not self._ended
+
     def end_attempt(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         self._settle(attempt, outcome, now)
         if self._committed is attempt:
@@ -582,7 +591,7 @@ class CallMachine:
             self._pool,
             deadline_at=self._deadline_at,
             has_alternative=lambda: has_alternative(world, self._request(), now),
-            soonest=lambda: self._soonest(now) - now,
+            soonest=lambda: self._soonest(attempt, now) - now,
             is_crowded=is_turned_away(outcome) and world.states[attempt.endpoint_id].inflight > 0,
             rng=world.rng,
             now=now,
@@ -612,9 +621,10 @@ class CallMachine:
             self._pool.exhausted = True
             self._emit_engine(BudgetExhausted(self._pool.name, now))
 
-    def _soonest(self, now: float) -> float:
-        """When an endpoint may be back that asked for quiet, this one or another."""
-        placement = place(self._host.world, self._request(retry_same=True), now)
+    def _soonest(self, failed: Attempt, now: float) -> float:
+        """When another endpoint than the one that failed last may be back."""
+        request = self._request()._replace(tried=frozenset((failed.endpoint_id,)))
+        placement = place(self._host.world, request, now)
         is_free = placement.candidate is not None and not placement.is_probe
         return now if is_free else placement.until
 

@@ -79,6 +79,10 @@ _SETTINGS: dict[type, tuple[tuple[str, str, Callable[[Any], object] | None], ...
         ("queue_timeout_s", "admission.queue_timeout_ms", _ms),
         ("cold_concurrency", "admission.cold_concurrency", None),
     ),
+    core.ContinuationPolicy: (
+        ("enabled", "continuation.enabled", None),
+        ("params", "continuation.params", None),
+    ),
     core.CachePolicy: (
         ("enabled", "cache.enabled", None),
         ("ttl_s", "cache.ttl_s", None),
@@ -355,6 +359,7 @@ def _route(
         retry=layers.settled(core.RetryPolicy, route),
         hedge=layers.settled(core.HedgePolicy, route),
         admission=layers.settled(core.AdmissionPolicy, route),
+        continuation=layers.settled(core.ContinuationPolicy, route),
         coalesce=bool(layers.first(route, "coalesce")),
         cache=layers.settled(core.CachePolicy, route),
         mode=layers.first(route, "mode"),
