@@ -82,11 +82,21 @@ class Transport:
             raise
 
     def _forward(self, request: httpx2.Request, signer: Signer | None = None) -> httpx2.Response:
-        pools = self._pools
-        if signer is not None and signer is not self._desk.home.signer:
-            pools = signer.pools
+        pools = self._pools_for(signer)
         response: httpx2.Response = pools.sync(request.url).handle_request(request)
         return response
+
+    def _pools_for(self, signer: Signer | None) -> Pools[Any]:
+        """A client that is an endpoint has connections of its own."""
+        if signer is None or signer is self._desk.home.signer:
+            return self._pools
+        return signer.pools
+
+    def _carrier(self, trial: Trial) -> object:
+        """The transport that an attempt's request went through."""
+        assert trial.request is not None
+        signer = self._desk.aim.target(trial.endpoint).signer
+        return self._pools_for(signer).sync(trial.request.url)
 
     def _pass(self, request: httpx2.Request) -> httpx2.Response:
         response = self._forward(self._desk.passing(request))
@@ -155,7 +165,7 @@ class Transport:
     def _fly(self, flight: Flight) -> Trial:
         """Perform the call's actions until it is decided; the attempt to present."""
         if flight.may_overlap and (room := hedged.workers.room()) is not None:
-            finish = hedged.fly_threads(flight, self._attempt, self._pools.sync, room)
+            finish = hedged.fly_threads(flight, self._attempt, self._carrier, room)
             return flight.chosen(finish)
         call = flight.call
         while True:
