@@ -189,7 +189,8 @@ def empty_alone(bench: Bench) -> None:
 
 # --------------------------------------------------------------------------- silence
 
-QUICK = DeadlinePolicy(idle_s=0.15, ttft_s=0.15)
+SOON_SILENT = DeadlinePolicy(idle_s=0.25)
+SOON_LATE = DeadlinePolicy(ttft_s=0.8)
 PING = b": ping\n\n"
 PINGS: tuple[Piece, ...] = (PING, 0.05) * 80
 
@@ -199,7 +200,7 @@ def stalls(name: str, title: str, *pieces: Piece) -> None:
     def stalled(bench: Bench) -> None:
         a = bench.serve(script(bench.way, *HEL, *pieces, Say("lo"), END))
         b = bench.serve(script(bench.way, *HELLO))
-        seen = bench.stream(bench.client(a, b, deadline=QUICK, options=PATIENT))
+        seen = bench.stream(bench.client(a, b, deadline=SOON_SILENT, options=PATIENT))
         bench.observed(f"{seen.words}{', as slow as the server' if seen.took_s > 3.5 else ''}")
         assert isinstance(seen.error, headway.StreamInterrupted)
         assert isinstance(seen.error, openai.APITimeoutError)
@@ -222,7 +223,7 @@ def slow_start(name: str, title: str, *pieces: Piece) -> None:
     def late(bench: Bench) -> None:
         a = bench.serve(script(bench.way, START, *pieces, *HELLO[1:]))
         b = bench.serve(script(bench.way, *HELLO))
-        seen = bench.stream(bench.client(a, b, deadline=QUICK, options=PATIENT))
+        seen = bench.stream(bench.client(a, b, deadline=SOON_LATE, options=PATIENT))
         bench.observed(f"{seen.words}{', as slow as the server' if seen.took_s > 3.5 else ''}")
         assert (seen.error, seen.text, bench.hits) == (None, "hello", (1, 1))
         assert seen.took_s < 3.5
