@@ -9,6 +9,7 @@ DEV   := $(VENV)/.installed-dev
 # The oldest openai that is supported, as packages that pin it bring it.
 OLDPY := .venvs/legacy/bin/python
 OLD   := .venvs/legacy/.installed
+OLDTESTS ?= tests/faults tests/transport
 JOBS  ?= 2
 
 .DEFAULT_GOAL := help
@@ -35,7 +36,7 @@ test: $(DEV)         ## The quick test suite
 
 test-legacy: $(OLD)  ## Faults and transports on openai 2.54 over legacy httpx, with no httpx2 to be had
 	@# openai 2 writes the model after the prompt: the light way, which looks for it first, is not taken.
-	$(OLDPY) -m pytest -m "not (slow or real or dropin)" -n $(JOBS) tests/faults tests/transport \
+	$(OLDPY) -m pytest -m "not (slow or real or dropin)" -n $(JOBS) $(OLDTESTS) \
 	  --ignore=tests/transport/test_wrap_light.py $(ARGS)
 
 faults: $(DEV)       ## Play every fault to a plain and to a wrapped client; write docs/reference/faults.md

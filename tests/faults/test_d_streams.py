@@ -10,7 +10,7 @@ import pytest
 import headway
 from headway.core.model import Usage
 from headway.core.snapshot import DeadlinePolicy
-from tests.faults.bench import Bench, Fault, fault, play, plays_of
+from tests.faults.bench import Bench, Fault, counted, fault, play, plays_of
 from tests.faults.streams import (
     ALL,
     CHAT,
@@ -248,7 +248,7 @@ def reused(bench: Bench) -> None:
     client = bench.client(a)
     for _ in range(4):
         bench.stream(client)
-    bench.observed(f"{a.connections} connections")
+    bench.observed(counted(a.connections, "connection"))
     assert [seen.text for seen in bench.calls] == ["hello"] * 4
     assert a.connections == 1
 
@@ -329,7 +329,7 @@ def long_header(bench: Bench) -> None:
 # --------------------------------------------------------------------------- usage
 
 
-def counted(*usages: Any, last: bool = True) -> tuple[Piece, ...]:
+def told(*usages: Any, last: bool = True) -> tuple[Piece, ...]:
     """A chat of three chunks with these usages, and one without choices for the last."""
     texts = ["he", "l", "lo"]
     given = list(usages[:-1] if last else usages)
@@ -375,21 +375,21 @@ usage(
     "C44",
     "usage in every chunk, growing",
     Usage(1, 3),
-    *counted(None, tokens(1, 1), tokens(1, 2), tokens(1, 3)),
+    *told(None, tokens(1, 1), tokens(1, 2), tokens(1, 3)),
 )
-usage("C44a", "usage that is null first", Usage(1, 3), *counted(None, tokens(1, 3)))
-usage("C44b", "usage that is all zeros", None, *counted(tokens(0, 0)))
+usage("C44a", "usage that is null first", Usage(1, 3), *told(None, tokens(1, 3)))
+usage("C44b", "usage that is all zeros", None, *told(tokens(0, 0)))
 usage(
     "C44c",
     "usage of nothing but details",
     None,
-    *counted({"prompt_tokens_details": {"cached_tokens": 4}}),
+    *told({"prompt_tokens_details": {"cached_tokens": 4}}),
 )
 usage(
     "C44d",
     "usage with details",
     Usage(9, 3, cached_input_tokens=8, reasoning_tokens=2),
-    *counted(
+    *told(
         tokens(
             9,
             3,
@@ -402,7 +402,7 @@ usage(
     "C44e",
     "usage in the last chunk with content",
     Usage(1, 3),
-    *counted(None, None, tokens(1, 3), last=False),
+    *told(None, None, tokens(1, 3), last=False),
 )
 
 

@@ -394,8 +394,11 @@ class CallMachine:
             if placement.until - now <= HINT_WAIT_MAX_S and placement.until < self._deadline_at:
                 self._leave_line(now)
                 return Wait(placement.until, "throttled")
-        elif obstacle == "open" and last is None and not self._is_cold_ok and not self.line.ticket:
-            return self._stand("open", now)  # someone else is probing: its answer comes soon
+        elif obstacle == "open" and not self._is_cold_ok:
+            # Someone else is probing: its answer comes soon. Where there is nothing but that
+            # endpoint, so may the next one's.
+            if self.route.sole is not None or (last is None and not self.line.ticket):
+                return self._stand("open", now)
         if last is not None:
             return self._surface(last, "breaker", now)
         detail = tuple(
