@@ -7,8 +7,8 @@ Figures, each with its bound:
 - reading and compiling the document (bytes to snapshot), CPU seconds: at most 1;
 - looking a route up, by the number of routes: constant;
 - one decision (`Engine.begin` and the first `next_action`: filter, weigh, draw) among 8 and among
-  32 candidates, CPU of the median: at most 60 and 150 µs. Every endpoint has a profile, a rate and a
-  limit, so that every filter has something to look at, and evidence of its own;
+  32 candidates, CPU of the median: at most 60 and 150 µs. Every endpoint has a profile, a rate and
+  a limit, so that every filter has something to look at, and evidence of its own;
 - memory for each endpoint: compiled, and with live state (breaker, limits, evidence).
 
 Times are CPU of the calling thread; the least of several rounds of the median, since other work on
@@ -103,9 +103,9 @@ def decide_us(snapshot: Snapshot, rounds: int) -> float:
     now = 1.0
     for _ in range(200):  # so that every endpoint has been seen to work
         now = one(engine, model, now)[1]
-    medians = []
+    medians: list[float] = []
     for _ in range(5):
-        took = []
+        took: list[int] = []
         for _ in range(rounds):
             spent, now = one(engine, model, now)
             took.append(spent)
@@ -131,7 +131,7 @@ def memory_bytes() -> tuple[float, float]:
     made = document(ENDPOINTS, 1, 8)
     compile_document(json.dumps(made).encode(), source="warm", fetched=False)
     few = document(10, 1, 8)
-    sizes = []
+    sizes: list[tuple[int, int]] = []
     for each in (few, made):
         content = json.dumps(each).encode()
         gc.collect()

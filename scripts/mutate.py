@@ -4,13 +4,14 @@
     python scripts/mutate.py                     every module; a report at the end
     python scripts/mutate.py breaker budget      these only
     python scripts/mutate.py --write             keep the figures in tests/core/mutation.json
-    python scripts/mutate.py --survivors         only the mutants that survived when last written
     python scripts/mutate.py --changed           only the modules whose code changed since then
+    python scripts/mutate.py --survivors         of the others only what survived: after new tests
 
 The tests run once with nothing changed, to learn how long each takes and which functions of the
 core it calls. Then each mutant gets a fork of that process in which the changed function's code is
 swapped in, and runs the tests that call it, quickest first, up to the first failure. A change
-outside of functions (a constant, a default, a table) is imported afresh, tests and all.
+outside of functions (a constant, a default, a table) is imported afresh, with the files of tests
+that call anything of the module.
 Nothing on disk changes. Fleets and thread storms are left out: they take a thousand times as long.
 
 A mutant is killed by a failing test, an error, or a time limit (a loop that no longer ends). Before
@@ -163,10 +164,10 @@ class _Replaced(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         exec(self._code, module.__dict__)
 
 
-def afresh(module: str, tree: ast.Module) -> str:
-    """Import the core anew, with one module from this tree, and collect and run the tests."""
+def afresh(module: str, tree: ast.Module, files: Sequence[str]) -> str:
+    """Import the core anew, with one module from this tree, and collect and run these tests."""
     likely = LIKELY.get(module, (module,))
-    files = sorted(TESTS, key=lambda test: not any(part in test for part in likely))
+    files = sorted(files, key=lambda test: not any(part in test for part in likely))
     files = KILLERS.first(module, files)
 
     def prepare() -> None:
@@ -201,10 +202,12 @@ class Run:
         self,
         modules: Sequence[str],
         only: frozenset[tuple[str, str]] | None,
+        last: dict[str, Any],
         keep: Callable[[Any], None],
     ) -> None:
         self.modules = modules
         self.only = only
+        self.last = last
         self.keep = keep
         self.figures: dict[str, dict[str, Any]] = {}
         self._callers: dict[tuple[str, str], list[pytest.Item]] = defaultdict(list)
@@ -217,9 +220,10 @@ class Run:
         for module in self.modules:
             found: dict[str, list[str]] = {SURVIVED: [], KILLED: [], TIMED_OUT: []}
             known = list(mutants(module))
-            for mutant in known:
+            for mutant in sorted(known, key=lambda mutant: not mutant.function):
                 if self.only is not None and (module, mutant.name) not in self.only:
-                    found[KILLED].append(mutant.name)  # as it was, and tests have only been added
+                    late = mutant.name in self.last[module]["timed_out"]
+                    found[TIMED_OUT if late else KILLED].append(mutant.name)  # as it was
                     continue
                 said = self._try(mutant)
                 if said == BROKEN:
@@ -265,14 +269,26 @@ class Run:
         quickest = sorted(session.items, key=self._seconds.__getitem__)
         said = [
             in_a_fork(lambda: None, lambda: run_all(quickest)),
-            afresh("model", parsed("model")),
+            afresh("model", parsed("model"), TESTS),
         ]
         if said != [SURVIVED, SURVIVED]:
             raise RuntimeError(f"with nothing changed, forked and afresh: {said}")
 
+    def _files(self, module: str) -> list[str]:
+        """The files with a test that calls a function of this module; of the vocabulary all."""
+        if module in ("model", "snapshot"):
+            return TESTS
+        calling = {
+            item.path.relative_to(ROOT).as_posix()
+            for (name, _), items in self._callers.items()
+            if name == module
+            for item in items
+        }
+        return [test for test in TESTS if test in calling]
+
     def _try(self, mutant: Mutant) -> str:
         if not mutant.function:
-            return afresh(mutant.module, mutant.tree())
+            return afresh(mutant.module, mutant.tree(), self._files(mutant.module))
         own = f"test_{mutant.module}.py"
         tests = sorted(
             self._callers[mutant.module, mutant.function],
@@ -324,7 +340,7 @@ def keep(figures: dict[str, Any]) -> None:
     """Write the figures of what ran beside those of what did not."""
     modules = {path.stem for path in CORE.glob("*.py")}
     known = {k: v for k, v in (last_written() | figures).items() if k in modules}
-    FIGURES.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    FIGURES.write_text(json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
 def main() -> int:
@@ -333,8 +349,10 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", default=modules, metavar="module")
     parser.add_argument("--count", action="store_true", help="count mutants, run nothing")
     parser.add_argument("--write", action="store_true", help=f"keep the figures in {FIGURES.name}")
-    parser.add_argument("--survivors", action="store_true", help="only what survived last time")
-    parser.add_argument("--changed", action="store_true", help="only what changed since last time")
+    parser.add_argument(
+        "--survivors", action="store_true", help="of unchanged modules, what survived"
+    )
+    parser.add_argument("--changed", action="store_true", help="only modules that changed since")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
@@ -359,11 +377,10 @@ def main() -> int:
         chosen = stale
     only = None
     if arguments.survivors:
-        if not set(stale).isdisjoint(chosen):
-            print("changed since last time, run them whole:", *stale)
-            return 2
-        only = frozenset((m, name) for m in chosen for name in last[m]["survivors"])
-    run = Run(chosen, only, keep if arguments.write else lambda _: None)
+        whole = {(m, mutant.name) for m in stale for mutant in mutants(m)}
+        alive = {(m, name) for m in chosen if m not in stale for name in last[m]["survivors"]}
+        only = frozenset(whole | alive)
+    run = Run(chosen, only, last, keep if arguments.write else lambda _: None)
     ended = pytest.main([*FLAGS, *TESTS], plugins=[run])
     if ended not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) or not run.figures:
         print(f"broken off: {ended!r}")

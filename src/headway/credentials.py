@@ -12,6 +12,7 @@ import functools
 import os
 import re
 import stat
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import overload
@@ -52,8 +53,12 @@ class Credential:
     - `env`: name of an environment variable
     - `file`: path of a file holding only the secret (re-read when it changes)
     - `value`: the secret itself
-    - `call`: a callable returning it; called on the path of each call, so it should cache
+    - `call`: a callable returning it; called on the path of each call, unless `ttl_s` is given
     - `acall`: an async callable, for async clients; may be given beside `call`
+
+    `ttl_s`: keep what `call` or `acall` returned for so long, then ask again, once, while other
+    calls go on with what there is. If that fails the old secret serves for as long again. Give less
+    than what a token lives.
 
     `hosts` are the patterns of `headway.hosts`: "api.openai.com", "*.openai.azure.com",
     "http://10.1.0.0/16". `header` is the header that carries the key: None for the dialect's own
@@ -64,7 +69,10 @@ class Credential:
     callable) refuses to be pickled. Safe to use from any thread.
     """
 
-    __slots__ = ("_acall", "_cached", "_call", "_shown", "_value", "env", "file", "header", "hosts")
+    __slots__ = (
+        *("_acall", "_cached", "_call", "_kept", "_renewing", "_shown", "_value"),
+        *("env", "file", "header", "hosts", "ttl_s"),
+    )
 
     @overload
     def __init__(self, *, env: str, hosts: Iterable[str], header: str | None = None) -> None: ...
@@ -82,6 +90,7 @@ class Credential:
         acall: Callable[[], Awaitable[str]] | None = None,
         hosts: Iterable[str],
         header: str | None = None,
+        ttl_s: float | None = None,
     ) -> None: ...
     @overload
     def __init__(
@@ -90,6 +99,7 @@ class Credential:
         acall: Callable[[], Awaitable[str]],
         hosts: Iterable[str],
         header: str | None = None,
+        ttl_s: float | None = None,
     ) -> None: ...
     def __init__(
         self,
@@ -101,6 +111,7 @@ class Credential:
         acall: Callable[[], Awaitable[str]] | None = None,
         hosts: Iterable[str],
         header: str | None = None,
+        ttl_s: float | None = None,
     ) -> None:
         origins = [
             name
@@ -128,6 +139,12 @@ class Credential:
         if value is not None and (trouble := _trouble(value)):
             del value
             raise ValueError(f"Credential: value {trouble}")
+        if ttl_s is not None and (ttl_s <= 0 or origins[0] != "call"):
+            raise ValueError("Credential: ttl_s is above 0, and of call and acall only")
+        self.ttl_s = ttl_s
+        self._kept: tuple[str, float] | None = None
+        """(secret, when it was had), of callables with a `ttl_s`."""
+        self._renewing = False
         self._value = value
         self._call = call
         self._acall = acall
@@ -148,23 +165,59 @@ class Credential:
             raise CredentialUnavailable(
                 f"{self!r} has only an async callable; give call= beside it for sync clients"
             )
+        kept = self._still_kept()
+        if kept is not None:
+            return kept
+        self._renewing = True
         try:
-            return self._checked(self._call())
+            return self._keep(self._checked(self._call()))
         except CredentialUnavailable:
-            raise
-        except Exception as exc:
-            raise self._raised(exc) from exc
+            return self._rather_old()
+        except Exception as exc:  # noqa: BLE001 - whatever a user's callable raises
+            return self._rather_old(exc)
+        finally:
+            self._renewing = False
 
     async def aget(self) -> str:
         """As `get`, awaiting `acall` where there is one. A plain `call` runs on the event loop."""
         if self._acall is None:
             return self.get()
+        kept = self._still_kept()
+        if kept is not None:
+            return kept
+        self._renewing = True
         try:
-            return self._checked(await self._acall())
+            return self._keep(self._checked(await self._acall()))
         except CredentialUnavailable:
-            raise
-        except Exception as exc:
-            raise self._raised(exc) from exc
+            return self._rather_old()
+        except Exception as exc:  # noqa: BLE001 - whatever a user's callable raises
+            return self._rather_old(exc)
+        finally:
+            self._renewing = False
+
+    def _still_kept(self) -> str | None:
+        """What a callable returned lately, or at all while somebody is asking it again."""
+        if self._kept is None or self.ttl_s is None:
+            return None
+        secret, had_at = self._kept
+        age_s = time.monotonic() - had_at
+        return secret if age_s < self.ttl_s or (self._renewing and age_s < 2 * self.ttl_s) else None
+
+    def _keep(self, secret: str) -> str:
+        if self.ttl_s is not None:
+            self._kept = secret, time.monotonic()
+        return secret
+
+    def _rather_old(self, exc: Exception | None = None) -> str:
+        """In an except clause: the secret that was kept, if it may still do; else the error."""
+        kept = self._kept
+        if kept is not None and self.ttl_s is not None:
+            if time.monotonic() - kept[1] < 2 * self.ttl_s:
+                return kept[0]
+            del kept  # tracebacks that show local variables must not show it
+        if exc is None:
+            raise  # noqa: PLE0704 - called where one is handled
+        raise self._raised(exc) from exc
 
     def header_for(self, secret: str, *, dialect: str = "openai") -> tuple[str, str]:
         """(name, value) of the request header that carries `secret` in this dialect."""

@@ -1,3 +1,4 @@
+# long: one public class: its parameters, and what the transports ask of it
 """Router: the state of one process, shared by any number of clients.
 
 It owns the engine (decisions), the policy supply (where decisions come from), the books (what calls
@@ -48,12 +49,15 @@ from headway.share.shelf import Shelf
 from headway.task import current_scope
 from headway.transport import body as bodies
 from headway.transport.pins import PinMap
+from headway.transport.signer import Signer, signers_of, with_signers
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
+    from headway.client import EndpointClients
     from headway.policy.signing import PublicKeys
     from headway.policy.sources import PolicyArgument
+    from headway.shared_state import FleetKeeper, FleetStatus
 
 _log = logging.getLogger("headway")
 _ClientT = TypeVar("_ClientT", bound="OpenAI | AsyncOpenAI")
@@ -80,6 +84,8 @@ class RouterStatus(NamedTuple):
     """Calls in observe mode, and how often Headway would have done otherwise."""
     versions: tuple[VersionStatus, ...]
     """The latest versions of the policy, the one in force first, and the calls begun under each."""
+    fleet: FleetStatus | None = None
+    """How the fleet's rates are shared; None without `shared_state`."""
 
 
 class Router:
@@ -91,6 +97,10 @@ class Router:
             what would have been done.
         zone: where this process runs; selects weights and round-trip times.
         credentials: name -> `Credential`; a document can only name them.
+        clients: name -> a client of the SDK that is an endpoint of its own: it brings its key, or
+            signs each request (Azure, Bedrock, Vertex), and sends through its own http client. For
+            endpoints that name it as their credential, or are called like it. A list of two gives
+            a sync and an async one.
         allowed_hosts: host patterns a fetched document may send calls to.
         own_hosts: hosts that are always allowed: `wrap` puts the client's own here.
         public_keys: who must have signed the document: key id -> Ed25519 public key, one of them
@@ -100,7 +110,8 @@ class Router:
         policy_id: which policy the document has to be a version of; None: whichever comes first.
         instance: this process's name in rollouts; None: HEADWAY_INSTANCE, else the host's name.
         cache_dir: where the last good document is kept across restarts; None keeps none.
-        shared_state: for fleet-wide quotas, which this version has not: only None is accepted.
+        shared_state: where a whole fleet's rates are counted: a Redis or Valkey URL
+            ("headway[redis]"), or a `headway.shared_state.RateStore`; None: `shares` divide them.
         response_cache: where routes that say `cache` keep answers: None (memory of this process), a
             mutable mapping such as `cachetools.TTLCache`, or a Redis URL ("headway[redis]").
         on_event: receives every event (`headway.events`) after the decision; what it raises is
@@ -122,6 +133,7 @@ class Router:
         mode: str = "enforce",
         zone: str | None = None,
         credentials: Mapping[str, Credential] | None = None,
+        clients: Mapping[str, EndpointClients] | None = None,
         allowed_hosts: Sequence[str] | None = None,
         own_hosts: Sequence[str] = (),
         public_keys: PublicKeys | Mapping[str, str | bytes] | None = None,
@@ -137,17 +149,16 @@ class Router:
     ) -> None:
         if mode not in MODES:
             raise HeadwayError(f"mode must be one of {', '.join(MODES)}; got {mode!r}")
-        if shared_state is not None:
-            raise HeadwayError("shared_state: fleet-wide quotas are not supported by this version")
         self.mode = mode
         self.disabled = os.environ.get("HEADWAY_DISABLED", "").strip().lower() in _TRUE
         self.clock: Callable[[], float] = clock if clock is not None else time.monotonic
         self.wall_clock: Callable[[], float] = getattr(clock, "wall", time.time)
         self.rng: Rng = rng if rng is not None else random.Random()
         self.pins = PinMap()
+        self._signers = signers_of(clients or {})
+        self._credentials = with_signers(credentials or {}, self._signers)
         self.board = Board()
         self.shelf = self._new_shelf(response_cache)
-        self._credentials = dict(credentials or {})
         self._hook = on_event
         self._is_closed = False
         tasklog.ensure_installed()
@@ -157,11 +168,12 @@ class Router:
             observer=self._telemetry,
             mode=mode,
         )
+        # Whoever switches Headway off must not depend on its policy being there, sound or signed.
         self._supply = PolicySupply(
-            policy,
+            pass_through(NOWHERE) if self.disabled else policy,
             allowed_hosts=allowed_hosts,
             own_hosts=own_hosts,
-            public_keys=public_keys,
+            public_keys=None if self.disabled else public_keys,
             allow_unsigned=allow_unsigned,
             policy_id=policy_id,
             instance=instance or os.environ.get("HEADWAY_INSTANCE") or None,
@@ -174,13 +186,19 @@ class Router:
             wall_clock=self.wall_clock,
         )
         self.engine = Engine(
-            self._first_snapshot(),
+            self._supply.initial(),
             zone=zone,
             rng=self.rng,
             lock=threading.Lock(),
             on_event=self._on_event,
             quiet=_RECORDED if on_event is None else frozenset(),
+            in_fleet=shared_state is not None,
         )
+        self._keeper: FleetKeeper | None = None
+        if shared_state is not None:
+            from headway.shared_state import keeper_for
+
+            self._keeper = keeper_for(shared_state, self.engine, self.clock, self._on_event)
         self._warned: set[tuple[str, str]] = set()
         self._telemetry.watch_router(self)
         _routers.add(self)
@@ -217,6 +235,7 @@ class Router:
             self.engine.pools(now),
             self._books.observed,
             self.engine.versions(),
+            None if self._keeper is None else self._keeper.status(),
         )
 
     def explain(
@@ -260,6 +279,8 @@ class Router:
         if not self._is_closed:
             self._is_closed = True
             self._supply.close()
+            if self._keeper is not None:
+                self._keeper.close()
             self.shelf.close()
 
     # -- for the transports (see headway.transport.ports.CallHost)
@@ -291,10 +312,17 @@ class Router:
             return None
         return credential_named(endpoint.credential, endpoint.base_url, self._credentials)
 
+    def signer_for(self, endpoint: Endpoint, *, is_async: bool) -> Signer | None:
+        """The client that is this endpoint, of this colour if there is one; None: a key will do."""
+        found = self._signers.get(endpoint.credential or endpoint.id)
+        return None if found is None else found.get(is_async) or found[not is_async]
+
     def ensure_started(self) -> None:
         """Start the policy refresh, at the first call and again after a fork."""
         if not self._is_closed:
             self._supply.ensure_started()
+            if self._keeper is not None and not self.disabled:
+                self._keeper.ensure_started()
 
     # -- for the gauges (see headway.telemetry.metrics.Gauged)
 
@@ -317,12 +345,6 @@ class Router:
             return Shelf(wanted, clock=self.clock, wall_clock=self.wall_clock)
         except ValueError as exc:
             raise HeadwayError(f"response_cache: {exc}") from None
-
-    def _first_snapshot(self) -> Snapshot:
-        if self.disabled:
-            # Whoever switches Headway off must not depend on its policy being there, or sound.
-            return pass_through(NOWHERE)
-        return self._supply.initial()
 
     def _warn_once(self, text: str, name: str) -> None:
         told = (text, name)
@@ -356,6 +378,8 @@ class Router:
         # The parent may have held the lock at the fork, and jitter must differ from the parent's.
         self.rng = random.Random() if isinstance(self.rng, random.Random) else self.rng
         self.engine.after_fork(threading.Lock(), self.rng)
+        if self._keeper is not None:
+            self._keeper.after_fork()
         self.board = Board()  # the parent's requests are answered there
         self.shelf.after_fork()
 

@@ -6,6 +6,7 @@ import pytest
 
 from headway.core.model import (
     CANCELLED,
+    DEADLINE_STREAMING,
     INFINITY,
     AttemptEnded,
     AttemptKind,
@@ -85,6 +86,31 @@ def test_a_call_that_works_is_one_attempt() -> None:
     assert bench.world.pools["chat"].inflight == 0
     assert hand.call.attempts == 1
     assert hand.call.running == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "result"),
+    [
+        (DONE, "ok"),
+        (BROKEN, "error"),
+        (CANCELLED, "cancelled"),
+        (DEADLINE_STREAMING, "timeout"),
+        (LATE, "timeout"),
+        (Outcome(F.STALLED), "timeout"),
+    ],
+)
+def test_how_an_attempt_ended_is_said_in_a_word(outcome: Outcome, result: str) -> None:
+    bench = Bench(A)
+    bench.serve(0.0, outcome, attempts_max=1)
+
+    assert [event.result for event in bench.of(AttemptEnded)] == [result]
+
+
+def test_a_call_of_its_own_was_granted_no_retry_to_anyone_else() -> None:
+    hand = Bench(A).begin()
+    hand.fail(0.0)
+
+    assert hand.call.retry_granted is False
 
 
 def test_its_events_in_order() -> None:
@@ -450,6 +476,25 @@ def test_a_hint_is_not_waited_for_where_another_endpoint_can_serve() -> None:
     assert hand.send(0.0).endpoint_id != first.endpoint_id
 
 
+def test_a_hint_that_comes_with_an_insistence_on_a_bad_request_is_waited_for_too() -> None:
+    bench = Bench(A, rng=Even(0.0))
+    hand = bench.begin()
+    hand.fail(0.0, BAD._replace(should_retry=True, retry_after_s=7.0))
+
+    assert hand.wait(0.0, "backoff").until == 7.0
+
+
+def test_a_hint_is_waited_for_only_until_another_that_failed_before_is_back() -> None:
+    bench = Bench(AB, rng=Even(0.0))
+    bench.prove("a", "b")
+    hand = bench.begin(100.0)
+    first = hand.fail(100.0, throttled(3.0))
+    second = hand.fail(100.0, throttled(10.0))
+
+    assert hand.wait(100.0, "backoff").until == 103.0
+    assert hand.send(103.0).endpoint_id == first.endpoint_id != second.endpoint_id
+
+
 def test_a_hint_longer_than_two_minutes_ends_the_call_and_cools_the_endpoint() -> None:
     bench = Bench(A, rng=Even(0.0))
     hand = bench.begin()
@@ -736,14 +781,14 @@ def test_a_throttled_wait_past_the_deadline_is_refused() -> None:
 
 
 def test_a_rate_that_allows_nothing_before_the_deadline_is_refused_as_a_throttle() -> None:
-    bench = Bench(A, endpoints=[endpoint("a", capacity=Capacity(rpm=60.0))])
-    for _ in range(11):
+    bench = Bench(A, endpoints=[endpoint("a", capacity=Capacity(rpm=120.0))])
+    for _ in range(21):
         bench.serve(0.0, takes=0.0)
 
-    refused = bench.begin(0.0, deadline_at=1.0).refusal(0.0)
+    refused = bench.begin(0.0, deadline_at=0.5).refusal(0.0)
 
-    assert (refused.reason, refused.retry_after_s) == ("throttled", 1.0)
-    assert refused.detail == (("a", "paced", 1.0),)
+    assert (refused.reason, refused.retry_after_s) == ("throttled", 0.5)
+    assert refused.detail == (("a", "paced", 0.5),)
 
 
 # ---------------------------------------------------------------- nothing left

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from headway.core.model import (
+    BudgetExhausted,
     CallRejected,
     EndpointThrottled,
     Finish,
@@ -15,6 +16,7 @@ from headway.core.model import (
     RetryDenied,
     Send,
 )
+from headway.core.snapshot import Capacity, RetryPolicy
 from tests.core.build import (
     BROKEN,
     DONE,
@@ -22,6 +24,7 @@ from tests.core.build import (
     Bench,
     Even,
     Hand,
+    endpoint,
     route,
     throttled,
 )
@@ -145,6 +148,35 @@ def test_alone_it_is_asked_if_the_wait_would_be_long(
     assert alone.begin(0.1, **known).send(0.1).endpoint_id == "a"
 
 
+def test_how_long_is_a_matter_of_the_time_left_from_now(alone: Bench) -> None:
+    alone.serve(10.0, last_for(1.5), takes=0.0)
+
+    assert alone.begin(10.0, deadline_at=15.0).send(10.0).endpoint_id == "a"
+    alone.begin(10.0, deadline_at=40.0).wait(10.0, "throttled")
+
+
+def test_alone_it_is_asked_again_by_a_call_that_failed_there_too(alone: Bench) -> None:
+    hand, other = alone.begin(0.0), alone.begin(0.0)
+    attempt = other.send(0.0)
+    hand.fail(0.0, BROKEN)
+    other.end(attempt, last_for(9.0), 0.1)
+    due = hand.wait(0.1, "backoff").until
+
+    assert hand.send(due).endpoint_id == "a"
+
+
+def test_where_asking_is_no_way_either_a_long_wait_is_refused_as_a_throttle() -> None:
+    bench = Bench(A, endpoints=[endpoint("a", capacity=Capacity(concurrency=2))])
+    bench.prove("a")
+    last, _ = bench.begin(), bench.begin().send(0.0)
+    last.end(last.send(0.0), last_for(200.0), 0.0)
+    bench.begin().send(0.0)  # asked all the same; now it is full, too
+
+    refused = bench.begin().refusal(0.0)
+
+    assert (refused.reason, refused.retry_after_s) == ("throttled", 200.0)
+
+
 def test_the_last_answer_of_the_only_other_is_no_reason_to_go_back_to_a_spent_account() -> None:
     bench = Bench(AB, rng=Even(0.5))
     bench.prove("a", "b")
@@ -203,6 +235,20 @@ def test_if_nobody_was_served_meanwhile_it_is_a_retry_like_any_other() -> None:
 
     assert sends == 3  # the budget's start
     assert {event.reason for event in bench.of(RetryDenied)} == {"budget"}
+
+
+def test_who_goes_again_on_credit_and_cannot_pay_surfaces_its_refusal_when_it_is_due() -> None:
+    bench = Bench(route({"a": 1}, retry=RetryPolicy(budget_start=0.0)), rng=Even(0.5))
+    away, other = bench.begin(0.0), bench.begin(0.0)
+    other.send(0.0)
+    attempt = away.fail(0.01, THROTTLED)
+    due = away.wait(0.01, "backoff").until
+    assert bench.of(BudgetExhausted) == []
+
+    assert away.finish(due).attempt is attempt
+    assert [event.reason for event in bench.of(RetryDenied)] == ["budget"]
+    assert bench.of(BudgetExhausted) == [BudgetExhausted("chat", due)]
+    assert bench.engine.pools(due)[0].in_flight == 1
 
 
 # --------------------------------------------------------------------------- refusals

@@ -16,6 +16,7 @@ from headway.core.model import (
     EndpointEjected,
     EndpointReadmitted,
     Event,
+    FirstToken,
     Outcome,
 )
 from headway.core.snapshot import (
@@ -621,9 +622,9 @@ def test_an_ejected_endpoint_that_left_the_route_comes_back_as_a_new_one() -> No
 
 def test_a_sole_endpoint_has_no_peers_to_be_compared_with() -> None:
     bench = Bench(route({"a": 1}))
-    bench.begin(0.0).call.cancel(0.0)
+    bench.begin(0.0).next(0.0)
     sweeps = bench.world.pools["chat"].ejector._swept_at
-    bench.begin(100.0).call.cancel(100.0)
+    bench.begin(100.0).next(100.0)
 
     assert bench.world.pools["chat"].ejector._swept_at == sweeps
 
@@ -687,6 +688,29 @@ def test_past_its_fresh_time_a_policy_is_used_without_its_load_hints() -> None:
     assert bench.state("a").endpoint.planned_load == 0.5
 
 
+def test_a_new_policy_that_comes_first_is_not_replaced_by_the_faded_old_one() -> None:
+    class Overtaken(NonReentrant):
+        """Another thread gets the lock first, and puts in a new policy."""
+
+        def __enter__(self) -> None:
+            super().__enter__()
+            engine.snapshot = newer
+
+    newer = snapshot(AB, version=9)
+    stale = replace(snapshot(AB), fresh_until=1000.0, without_hints=snapshot(AB))
+    engine = Engine(stale, rng=Even(), lock=Overtaken())
+    call = engine.begin(facts(), 0.0, wall_now=1001.0)
+
+    assert call is not None
+    assert call.snapshot is engine.snapshot is newer
+
+
+def test_without_the_wall_clock_nothing_expires() -> None:
+    bench = Bench(snapshot(AB, expires_at=1.0, on_expiry="fail"))
+
+    assert bench.begin().send(0.0).number == 1
+
+
 def test_a_policy_without_a_fresh_time_never_goes_stale() -> None:
     policy = replace(snapshot(AB), without_hints=snapshot(AB))
     bench = Bench(policy)
@@ -718,6 +742,23 @@ def test_events_nobody_asked_for_are_not_delivered_but_a_calls_own_sink_gets_the
 
     assert [type(e) for e in own] == [AttemptStarted, AttemptEnded, CallEnded]
     assert [type(e) for e in heard] == [AttemptEnded, CallEnded] * 2
+
+
+def test_where_the_engines_listener_has_no_use_for_anything_a_calls_own_sink_gets_it_all() -> None:
+    own: list[Event] = []
+    engine = Engine(snapshot(AB), rng=random.Random(1))
+    call = engine.begin(facts(stream=True), 0.0, sink=own.append)
+    assert call is not None
+    action = call.next_action(0.0)
+    call.on_outcome(action.attempt, BROKEN, 0.0)  # type: ignore[union-attr, arg-type]
+    attempt = call.next_action(0.0).attempt  # type: ignore[union-attr]
+    assert attempt is not None
+    call.on_first_token(attempt, 1.0)
+    call.on_outcome(attempt, DONE, 2.0)
+
+    assert [type(e) for e in own] == [
+        AttemptStarted, AttemptEnded, AttemptStarted, FirstToken, AttemptEnded, CallEnded,
+    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------- bounds

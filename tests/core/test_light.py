@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from headway.core.engine import Engine
+from headway.core.engine import Engine, NoLock
 from headway.core.light import LightCall, begin_light
-from headway.core.model import EVENTS, AttemptStarted, Event, Finish, Outcome
-from headway.core.snapshot import DeadlinePolicy, HedgePolicy
+from headway.core.model import EVENTS, AttemptStarted, BudgetExhausted, Event, Finish, Outcome, Wait
+from headway.core.snapshot import DeadlinePolicy, HedgePolicy, RetryPolicy
 from tests.core.build import (
     BROKEN,
     DONE,
@@ -64,6 +64,64 @@ def test_while_it_runs_it_counts() -> None:
     assert of.status(1.0)[0].in_flight == of.pools(1.0)[0].in_flight == 1
     begun.succeed(DONE, 1.5)
     assert of.status(1.5)[0].in_flight == of.pools(1.5)[0].in_flight == 0
+
+
+def test_it_is_over_with_its_answer() -> None:
+    begun = light(engine())
+    assert begun.attempt.ended is False
+    begun.succeed(DONE, 1.5)
+
+    assert begun.attempt.ended is True
+
+
+def test_grown_it_keeps_its_number() -> None:
+    of = engine()
+
+    assert light(of).grown(facts()).id == 2
+
+
+def test_after_a_light_success_an_empty_budget_is_told_of_again() -> None:
+    heard: list[Event] = []
+    poor = route({"a": 1}, retry=RetryPolicy(budget_start=0.0, budget_per_success=0.0))
+    of = Engine(
+        snapshot(poor), rng=Even(), on_event=heard.append, quiet=frozenset({AttemptStarted})
+    )
+    serve(of, BROKEN, 0.0)
+    light(of).succeed(DONE, 1.5)
+    serve(of, BROKEN, 2.0)
+
+    assert [type(e) for e in heard].count(BudgetExhausted) == 2
+
+
+def test_many_at_once_raise_the_capacity_of_the_budget_as_ordinary_calls_do() -> None:
+    of = engine()
+    for _ in range(24):
+        light(of)
+
+    assert (of.pools(1.0)[0].in_flight, of.pools(1.0)[0].retry_capacity) == (24, 12.0)
+
+
+def test_what_the_parent_had_outstanding_may_end_in_a_forked_child() -> None:
+    of = engine()
+    begun = light(of)
+    of.after_fork(NoLock(), Even())
+    begun.succeed(DONE, 1.5)
+
+    assert of.status(1.5)[0].in_flight == of.pools(1.5)[0].in_flight == 0
+
+
+def test_who_waits_in_line_is_not_overtaken() -> None:
+    of = engine()
+    of.world.states["a"].limit.limit = 1.0
+    first = of.begin(facts(), 1.0)
+    waiting = of.begin(facts(), 1.0)
+    assert first is not None
+    assert waiting is not None
+    first.next_action(1.0)
+    assert isinstance(waiting.next_action(1.0), Wait)
+    of.world.states["a"].limit.limit = None
+
+    assert begin_light(of, facts(), 1.0) is None
 
 
 @pytest.mark.parametrize("outcome", [BROKEN, UNAVAILABLE, EXHAUSTED, throttled(3.0)])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
@@ -226,13 +227,29 @@ def test_tokens_are_paced_by_what_was_used_not_by_what_was_planned() -> None:
     assert put(bench).until == 6.0  # 1600 used
 
 
-def test_a_missing_model_is_left_alone_for_a_minute_there() -> None:
+def test_a_missing_model_is_left_alone_for_a_minute_there_on_every_surface() -> None:
     bench = Bench(AB)
-    bench.serve(0.0, Outcome(F.NOT_FOUND, status=404), takes=0.0, pinned_to="a", attempts_max=1)
+    gone = Outcome(F.NOT_FOUND, status=404, error_type="model_not_found")
+    bench.serve(0.0, gone, takes=0.0, pinned_to="a", attempts_max=1)
 
     assert why(bench, "a") == Out("a", "not_found", 60.0)
+    assert why(bench, "a", bench.request(facts(surface="embeddings"))) is not None
     assert why(bench, "a", bench.request(facts("other"))) is None
     assert why(bench, "a", now=60.0) is None
+
+
+def test_a_missing_path_is_left_alone_while_the_models_other_surfaces_are_served() -> None:
+    bench = Bench(AB)
+    gone = Outcome(F.NOT_FOUND, status=404, error_type="http_404")
+    bench.serve(0.0, gone, takes=0.0, pinned_to="a", attempts_max=1, surface="embeddings")
+
+    embedding = bench.request(facts(surface="embeddings"))
+    assert why(bench, "a", embedding) == Out("a", "not_found", 60.0)
+    assert why(bench, "a") is None
+    assert why(bench, "a", embedding, now=60.0) is None
+
+    bench.serve(61.0, takes=1.0, pinned_to="a", surface="embeddings")
+    assert bench.state("a").outs == {}
 
 
 # ---------------------------------------------------------------- credentials
@@ -591,6 +608,18 @@ def test_a_fallback_may_be_a_model_whose_route_is_looked_up() -> None:
     assert [[e for e, _ in g.weights] for g in groups] == [["a"], ["x"]]
 
 
+def test_a_model_that_is_missing_at_an_endpoint_being_probed_is_waited_for() -> None:
+    bench = Bench(route({"a": 1}), rng=Even())
+    bench.prove("a")
+    bench.kill("a")
+    bench.begin(1.0).send(1.0)  # the probe
+    bench.serve(1.0, Outcome(F.NOT_FOUND, status=404), takes=0.0, pinned_to="a", attempts_max=1)
+
+    placement = put(bench, now=2.0)
+
+    assert (placement.candidate, placement.obstacle, placement.until) == (None, "not_found", 61.0)
+
+
 def test_cycles_of_fallbacks_end() -> None:
     one = route({"a": 1}, name="one", fallback=[Fallback(route="two")])
     two = route({"b": 1}, name="two", fallback=[Fallback(route="one")])
@@ -727,13 +756,55 @@ def test_a_warm_endpoint_past_the_classs_objective_is_left() -> None:
     )
     bench.prove("a", "b")
     bench.serve(0.0, takes=2.5 + 200 * 0.01, pinned_to="b", session="s")
+    bench.world.tally.answered += 1000  # so that what was seen is forgotten after three minutes
     request = bench.request(facts(session="s"))
 
     def reason(slo_s: float) -> str:
-        return put(bench, request._replace(ttft_slo_s=slo_s), now=200.0).reason
+        return put(bench, request._replace(promised=(slo_s, INFINITY, INFINITY)), now=200.0).reason
 
     assert reason(2.5) == "affinity"
     assert reason(2.49) == "weight"
+
+
+@pytest.mark.parametrize(
+    ("promised", "kept"),
+    [
+        pytest.param((INFINITY, 0.02, INFINITY), True, id="per token"),
+        pytest.param((INFINITY, 0.019, INFINITY), False, id="per token, missed"),
+        pytest.param((INFINITY, INFINITY, 6.5), True, id="in whole"),
+        pytest.param((INFINITY, INFINITY, 6.49), False, id="in whole, missed"),
+    ],
+)
+def test_every_objective_of_the_class_counts(
+    promised: tuple[float, float, float], kept: bool
+) -> None:
+    """2 s, then 200 tokens of 20 ms, half a second away: warm there, unless something is missed."""
+    bench = Bench(
+        route({"a": 1, "b": 1}), endpoints=[endpoint("b", profile=profile(2.0, 0.02), rtt_s=0.5)]
+    )
+    bench.prove("a", "b")
+    bench.serve(0.0, takes=2.5 + 200 * 0.02, pinned_to="b", session="s")
+    bench.world.tally.answered += 1000
+    request = bench.request(facts(session="s"))._replace(promised=promised)
+
+    assert (put(bench, request, now=200.0).reason == "affinity") is kept
+
+
+def test_an_objective_is_held_against_the_profiles_own_p99_and_what_was_seen() -> None:
+    bench = Bench(
+        route({"a": 1, "b": 1}, affinity=AffinityPolicy(key=())),
+        endpoints=[
+            endpoint("a", profile=profile(1.0, 0.01, p99_s=3.0)),
+            endpoint("b", profile=profile(1.0, 0.01, p99_s=1.0)),
+        ],
+        rng=random.Random(1),
+    )
+    bench.prove("a", "b")
+    bench.world.tally.answered += 1000
+    request = bench.request()._replace(promised=(1.5, INFINITY, INFINITY))
+
+    chosen = Counter(where(put(bench, request, now=500.0)) for _ in range(400))
+    assert chosen["a"] < 0.1 * chosen["b"]  # twice what is promised: e^-3.3
 
 
 def test_a_due_probe_comes_before_affinity() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headway.core.engine import RETIRED_MAX, VERSIONS_MAX
-from headway.core.model import CallFacts, Send
+from headway.core.model import INFINITY, CallFacts, Send
+from headway.core.views import VersionStatus
 from tests.core.build import Bench, endpoint, route, snapshot
 
 HELD = frozenset({"a"})
@@ -77,6 +80,21 @@ def test_what_is_kept_is_bounded_and_the_longest_gone_goes_first() -> None:
 
     kept = [name for name in names if bench.engine.endpoint(name) is not None]
     assert kept == names[10:]
+
+
+def test_a_version_says_since_when_it_holds() -> None:
+    first = replace(snapshot(route({"a": 1}), version=3), epoch=1)
+    second = replace(snapshot(route({"a": 1}), version=1), epoch=2)
+    bench = Bench(first)
+    assert bench.engine.versions() == (VersionStatus(1, 3, -INFINITY, 0),)
+    bench.engine.begin(CallFacts(model="m"), 0.0)
+    bench.engine.swap(second, 7.0)
+
+    assert bench.engine.versions() == (
+        VersionStatus(2, 1, 7.0, 0),
+        VersionStatus(1, 3, -INFINITY, 1),
+    )
+    assert bench.engine.versions() == bench.engine.versions()  # looking is no call
 
 
 def test_versions_count_the_calls_begun_under_each() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import os
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -166,6 +168,24 @@ def test_each_caller_has_a_response_of_its_own_and_is_told_what_it_is(
 
 def _seen() -> Any:
     return SimpleNamespace(path="/v1/chat/completions", json={})
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_an_answer_larger_than_what_is_kept_of_streams_is_everybodys(
+    stream: bool, serve: Callable[..., Server], sharing: Callable[..., Fleet]
+) -> None:
+    gate = Gate(answer(text="|".join(["x" * 1_000_000] * 9)))
+    server = serve(gate)
+    made = sharing(server)
+    client = made.client(timeout=60)
+
+    crowd = Crowd(3, lambda _: len(say(client, stream=stream)))
+    wait_until(lambda: callers(made.router) == 3)
+    gate.open()
+
+    assert crowd.join() == [9_000_000 + 8 * (not stream)] * 3
+    assert len(server.hits) == 1
+    assert idle(made)
 
 
 # --------------------------------------------------------------------------- what is not the same
@@ -464,7 +484,7 @@ def test_a_request_that_ends_with_its_callers_deadline_is_made_again_for_the_oth
     made = sharing(server, route={"retry": {"max_attempts": 1}})
 
     def hasty(call: Callable[[], Any]) -> Any:
-        with headway.options(deadline=0.4):
+        with headway.options(deadline=1.2):
             return call()
 
     if colour == "sync":
@@ -656,12 +676,48 @@ def test_a_stream_that_is_forgotten_ends_by_itself(
     stream = stream_of(client)
     next(iter(stream))
     del stream
-    import gc
-
     gc.collect()
 
     wait_until(lambda: idle(made))
     slow.go_on.set()
+
+
+async def test_an_async_stream_that_is_forgotten_ends_by_itself(
+    serve: Callable[..., Server], sharing: Callable[..., Fleet]
+) -> None:
+    slow = Slow()
+    made = sharing(serve(slow))
+
+    async with made.async_client() as client:
+        stream = await client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
+        await anext(aiter(stream))
+        del stream
+        for _ in range(1000):
+            gc.collect()  # the SDK's generators go one after the other, by way of the loop
+            await asyncio.sleep(0.005)
+            if idle(made):
+                break
+        assert idle(made)
+    slow.go_on.set()
+
+
+async def test_a_consumer_that_reads_nothing_holds_the_request_back(
+    serve: Callable[..., Server], sharing: Callable[..., Fleet]
+) -> None:
+    made = sharing(serve(answer(text="|".join(["x" * 10_000] * 400))))
+
+    async with made.async_client() as client:
+        stream = await client.chat.completions.create(model="m", messages=MESSAGES, stream=True)
+        (leg,) = made.router.board._legs.values()
+        before = -1
+        while before != leg.tape.written_bytes:
+            before = leg.tape.written_bytes
+            await asyncio.sleep(0.05)
+        assert 0 < before < 1_000_000
+        found = [c async for c in stream]
+
+    assert len(text_of(found)) == 4_000_000
+    assert idle(made)
 
 
 # --------------------------------------------------------------------------- wherever it runs
@@ -774,6 +830,30 @@ def test_a_call_made_while_its_like_is_made_in_the_same_thread_waits_for_nothing
     assert say(client) == "Hello"
     assert inner == ["Hello"]
     assert len(server.hits) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_waits_for_none_of_its_parents_requests(
+    serve: Callable[..., Server], sharing: Callable[..., Fleet]
+) -> None:
+    gate = Gate(answer())
+    server = serve(gate)
+    made = sharing(server)
+    client = made.client()
+
+    crowd = Crowd(1, lambda _: say(client))
+    wait_until(lambda: len(server.hits) == 1)
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if say(client) == "Hello" else 1)
+        finally:
+            os._exit(2)
+    wait_until(lambda: len(server.hits) == 2)
+    gate.open()
+
+    assert crowd.join() == ["Hello"]
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_nothing_is_shared_while_the_route_is_only_observed(

@@ -11,6 +11,7 @@ import pytest
 
 from headway.testing import FakeClock, ScriptedEndpoints, error, ok, refuse, timeout
 from tests.e2e.fleet import Fleet, asay, at_once, in_threads, say, texts
+from tests.e2e.replies import answer
 from tests.servers import DONE, FIN, ROLE, SSE, Hang, R, Seen, chunk, completion
 from tests.servers import error as error_body
 
@@ -95,3 +96,24 @@ def test_the_whole_first_minute(death: Any) -> None:
         assert len(answers) >= CALLS - 10
         assert texts(answers) == {"hello"}
         assert scripted.sends_to("dead") <= SENDS_MAX
+
+
+def test_an_endpoint_that_lacks_a_path_still_serves_the_others(
+    serve: Callable[..., Any], fleet: Callable[..., Fleet]
+) -> None:
+    lacks = R(404, {"detail": "Not Found"})
+    serving = answer()
+    chat_only = serve(lambda seen: lacks if seen.path.endswith("/embeddings") else serving(seen))
+    whole = serve(answer())
+    route = {"weights": {"chat-only": 1}, "fallback": [{"endpoint": "whole"}]}
+    made = fleet({"chat-only": chat_only.url, "whole": whole.url}, route=route)
+    client = made.client()
+
+    for _ in range(3):
+        assert client.embeddings.create(model="m", input="hi").data[0].embedding == [0.5]
+        assert say(client) == "Hello"
+
+    assert [seen.path.rpartition("/")[2] for seen in chat_only.hits] == [
+        "embeddings", "completions", "completions", "completions",
+    ]  # fmt: skip
+    assert len(whole.hits) == 3

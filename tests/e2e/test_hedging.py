@@ -77,8 +77,7 @@ async def test_the_faster_answers_and_the_loser_is_closed_and_priced(
     assert won.attempt.kind is AttemptKind.HEDGE
     assert (task.cost, task.wasted) == (Decimal("0.0060"), Decimal("0.0025"))
     assert task.cost_source == "estimated"
-    if colour == "async" or stream:  # a thread that waits for a head can't be interrupted
-        assert closed(servers[lost.attempt.endpoint_id])
+    assert closed(servers[lost.attempt.endpoint_id])
     assert sum(len(s.hits) for s in servers.values()) == 2
 
 

@@ -296,6 +296,11 @@ def test_flapping_content_puts_nothing_bad_in_force(stage: Stage, victim: Fleet)
     assert say(victim.client()) == "Hello"
 
 
+def test_the_first_call_does_not_wait_for_a_fetch_under_way(victim: Fleet) -> None:
+    with victim.router._supply._lock:  # as the background thread holds it, from the fetch on
+        assert say(victim.client()) == "Hello"
+
+
 def test_calls_under_way_go_on_while_the_policy_hangs(stage: Stage, victim: Fleet) -> None:
     """The background thread hangs in a fetch: calls neither wait for it nor fail."""
     stage.raw(silent)

@@ -168,6 +168,23 @@ def test_an_unknown_price_is_said_once_and_is_not_zero(
     assert sum("headway.price.unknown" in r.getMessage() for r in caplog.records) == 1
 
 
+def test_having_tokens_counted_costs_nothing(
+    otel: Pipeline, serve: Callable[..., Any], fleet: Callable[..., Fleet]
+) -> None:
+    counted = R(200, {"object": "response.input_tokens", "input_tokens": 42})
+    serving = answer(1000, 100)
+    server = serve(lambda seen: counted if "input_tokens" in seen.path else serving(seen))
+    client = fleet({"a": server.url}, endpoint={"price": GPT_4O}).client()
+
+    with headway.task("t") as task:
+        assert client.responses.input_tokens.count(model="m", input="hi").input_tokens == 42
+        say(client)
+    otel.flush()
+
+    assert (task.calls, task.cost, task.cost_complete) == (2, Decimal("0.0035"), True)
+    assert {s: usd for s, usd in task.cost_by_source.items() if usd} == {"local": Decimal("0.0035")}
+
+
 # --------------------------------------------------------------------------- streamed usage
 
 

@@ -110,6 +110,66 @@ def test_what_cannot_be_had_says_why(
     assert CANARY not in str([f.locals for f in frames])
 
 
+@pytest.mark.parametrize("how", ["call", "acall"])
+async def test_a_callables_secret_is_kept_for_as_long_as_it_says(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, made, fails = 1000.0, 0, False
+    monkeypatch.setattr("headway.credentials.time.monotonic", lambda: now)
+
+    def call() -> str:
+        nonlocal made
+        made += 1
+        if fails:
+            raise OSError("the token service is down")
+        return f"canary-{made}"
+
+    async def acall() -> str:
+        return call()
+
+    given: Any = {"call": call, "acall": acall}[how]
+    credential = Credential(**{how: given}, hosts=["a.example"], ttl_s=60.0)
+
+    async def get() -> str:
+        return await credential.aget() if how == "acall" else credential.get()
+
+    assert [await get() for _ in range(3)] == ["canary-1"] * 3
+    now += 60.0
+    assert [await get() for _ in range(2)] == ["canary-2"] * 2
+    now, fails = now + 60.0, True
+    assert await get() == "canary-2"  # better than none, for as long again
+    now += 60.0
+    with pytest.raises(CredentialUnavailable, match="OSError"):
+        await get()
+    fails = False
+    assert (await get()).startswith("canary-")
+
+
+async def test_one_asks_again_while_the_others_go_on() -> None:
+    import asyncio
+
+    asked = 0
+    go = asyncio.Event()
+
+    async def acall() -> str:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            await go.wait()
+        return f"canary-{asked}"
+
+    credential = Credential(acall=acall, hosts=["a.example"], ttl_s=3600.0)
+    assert await credential.aget() == "canary-1"
+    assert credential._kept is not None
+    credential._kept = credential._kept[0], credential._kept[1] - 3601.0
+    first = asyncio.create_task(credential.aget())
+    await asyncio.sleep(0)
+    assert [await credential.aget() for _ in range(5)] == ["canary-1"] * 5
+    go.set()
+    assert await first == "canary-2"
+    assert asked == 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -126,6 +186,8 @@ def test_what_cannot_be_had_says_why(
         ({"env": "A", "hosts": HOSTS, "header": "x y"}, "header name"),
         ({"value": f"{CANARY}\n", "hosts": HOSTS}, "can't carry"),
         ({"value": "", "hosts": HOSTS}, "is empty"),
+        ({"env": "A", "hosts": HOSTS, "ttl_s": 5.0}, "ttl_s"),
+        ({"call": str, "hosts": HOSTS, "ttl_s": 0.0}, "ttl_s"),
     ],
 )
 def test_a_wrong_declaration_is_refused_where_it_stands(arguments: Any, words: str) -> None:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
-from headway.core.model import AttemptEnded, AttemptKind
+from headway.core.model import Attempt, AttemptEnded, AttemptKind
 from headway.core.snapshot import HedgePolicy
 from headway.task import options
-from tests.servers import OK, ROLE, SSE, Hang, R, chunk, completion, error
+from headway.transport import hedged
+from headway.transport.hedged import Workers
+from headway.transport.limits import FOREVER_S, Leash, Timeouts
+from tests.servers import OK, ROLE, SSE, Drip, Hang, R, chunk, completion, error
 from tests.transport.callers import MESSAGES
-from tests.transport.hosts import Host, policy
+from tests.transport.hosts import INF, Host, policy
 
 SOON = HedgePolicy(enabled=True, delay_s=0.1, max_extra_fraction=1.0)
 
@@ -55,7 +60,10 @@ def test_a_fast_first_attempt_is_not_doubled(
     serve: Callable[..., Any], caller: Callable[..., Any]
 ) -> None:
     a, b = serve(OK), serve(OK)
-    client = caller(a.url, hedging(a.url, b.url))
+    later = HedgePolicy(
+        enabled=True, delay_s=30, max_extra_fraction=1.0
+    )  # however busy this box is
+    client = caller(a.url, hedging(a.url, b.url, hedge=later))
 
     client.chat()
 
@@ -111,6 +119,125 @@ def test_cancelling_ends_both(
 
     assert [end.result for end in both_ended(host)] == ["cancelled", "cancelled"]
     assert (len(a.hits), len(b.hits)) == (1, 1)
+
+
+def attempt_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == "headway-attempt"]
+
+
+def no_threads_left(within_s: float = 5.0) -> bool:
+    until = time.monotonic() + within_s
+    while attempt_threads() and time.monotonic() < until:
+        time.sleep(0.01)
+    return not attempt_threads()
+
+
+def test_a_loser_that_waits_for_the_head_of_its_reply_is_cut_short(
+    kind: str, serve: Callable[..., Any], caller: Callable[..., Any]
+) -> None:
+    a, b = serve(OK, Hang(20)), serve(OK)
+    host = hedging(a.url, b.url)
+    client = caller(a.url, host)
+    with options(hedge=False):
+        client.chat()  # so that the loser's connection is a used one
+
+    assert client.chat().choices[0].message.content == "hello"
+
+    assert sorted(end.result for end in both_ended(host)) == ["lost", "ok", "ok"]
+    assert (len(a.hits), len(b.hits)) == (2, 1)
+    assert no_threads_left()
+    with options(hedge=False):
+        a.steps[:] = [OK]
+        assert client.chat().choices[0].message.content == "hello"  # on a sound connection
+
+
+def test_a_loser_in_the_middle_of_its_reply_is_cut_short(
+    kind: str, serve: Callable[..., Any], caller: Callable[..., Any]
+) -> None:
+    a, b = serve(Drip(completion("late"), size=10, every_s=0.5)), serve(OK)
+    host = hedging(a.url, b.url)
+
+    assert caller(a.url, host).chat().choices[0].message.content == "hello"
+
+    both_ended(host)
+    assert no_threads_left()
+
+
+def test_winners_and_losers_leave_sound_connections_behind(
+    kind: str, serve: Callable[..., Any], caller: Callable[..., Any]
+) -> None:
+    """Both answer at about the same time, again and again: whichever way each race goes."""
+    a, b = serve(R(200, completion("a"), delay=0.02)), serve(R(200, completion("b")))
+    soon = HedgePolicy(enabled=True, delay_s=0.018, max_extra_fraction=1.0)
+    host = hedging(a.url, b.url, hedge=soon)
+    client = caller(a.url, host)
+
+    for _ in range(40):
+        assert client.chat().choices[0].message.content in ("a", "b")
+
+    ends = both_ended(host)
+    assert {end.result for end in ends} <= {"ok", "lost"}
+    assert sum(end.result == "ok" for end in ends) == 40
+
+
+def test_a_lost_attempt_begins_no_further_wait() -> None:
+    leash = Leash(Attempt(1, AttemptKind.INITIAL, "a", "m", 0.0, INF, INF, INF), lambda: 5.0)
+    timeouts = Timeouts({"read": 600.0, "connect": None}, leash)
+    cuts: list[int] = []
+
+    assert timeouts.get("read") == 600.0
+    assert timeouts.get("connect") == FOREVER_S
+    leash.give_up(lambda: cuts.append(1))
+
+    for phase in ("pool", "connect", "write", "read"):
+        with pytest.raises(TimeoutError):
+            timeouts.get(phase)
+    assert cuts == [1]
+
+
+def test_a_connection_that_went_back_is_not_cut() -> None:
+    leash = Leash(Attempt(1, AttemptKind.INITIAL, "a", "m", 0.0, INF, INF, INF), lambda: 5.0)
+    cuts: list[int] = []
+
+    leash.let_go(SimpleNamespace())
+    leash.give_up(lambda: cuts.append(1))
+
+    assert cuts == []
+
+
+def test_there_are_never_more_threads_than_are_allowed() -> None:
+    workers = Workers(5)
+    first, second = workers.room(), workers.room()
+    assert first is not None
+    assert second is not None
+    assert workers.room() is None
+
+    first.take()
+    first.take()
+    first.give_back()
+    first.take()  # a retry takes the place of an attempt that has ended
+    first.close()
+    second.close()
+    assert workers.left == 3
+
+    first.give_back()  # losers end after their call
+    first.give_back()
+    assert workers.left == 5
+
+
+def test_without_room_a_call_is_made_without_a_hedge(
+    kind: str,
+    serve: Callable[..., Any],
+    caller: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if kind.startswith("async"):
+        pytest.skip("tasks need no threads")
+    monkeypatch.setattr(hedged, "workers", Workers(1))
+    a, b = serve(R(200, completion("first"), delay=0.3)), serve(OK)
+
+    assert caller(a.url, hedging(a.url, b.url)).chat().choices[0].message.content == "first"
+    assert not b.hits
 
 
 def test_on_trio_too(serve: Callable[..., Any]) -> None:

@@ -105,9 +105,10 @@ class ConcurrencyLimit:
 class RateGate:
     """Paces attempts to a published rate per minute (requests or tokens), in arrival order."""
 
-    __slots__ = ("_due", "_per_s")
+    __slots__ = ("_burst_s", "_due", "_per_s")
 
-    def __init__(self, per_minute: float | None) -> None:
+    def __init__(self, per_minute: float | None, *, burst_s: float = BURST_S) -> None:
+        self._burst_s = burst_s
         self._per_s = per_minute / 60.0 if per_minute else None
         self._due = float("-inf")
 
@@ -115,11 +116,12 @@ class RateGate:
         """Adopt a new rate; debt is kept."""
         self._per_s = per_minute / 60.0 if per_minute else None
 
-    def wait_s(self, now: float) -> float:
-        """Seconds until the next attempt may start; independent of its size."""
+    def wait_s(self, now: float, need: float = 0.0) -> float:
+        """Seconds until the next attempt may start; independent of its size, `need`."""
+        del need
         if self._per_s is None:
             return 0.0
-        return max(0.0, self._due - BURST_S - now)
+        return max(0.0, self._due - self._burst_s - now)
 
     def charge(self, amount: float, now: float) -> None:
         """Book `amount` requests or tokens; negative amounts correct an earlier estimate."""

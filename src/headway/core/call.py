@@ -45,6 +45,18 @@ class Call(CallMachine):
         if batch is not None:
             self._host.deliver(batch)
 
+    def on_interruption(self, attempt: Attempt, outcome: Outcome, now: float) -> bool:
+        """The attempt that is the answer broke off. True: ask for the rest, as `next_action` says;
+        False: that was the end of it."""
+        goes_on = False
+        with self._host.lock:
+            if not attempt.ended:
+                goes_on = self.resume(attempt, outcome, now)
+            batch = self._host.take() if self._host.outbox or self._host.wakes else None
+        if batch is not None:
+            self._host.deliver(batch)
+        return goes_on
+
     def cancel(self, now: float) -> None:
         """The caller gave up: everything outstanding ends as cancelled and teaches nothing."""
         with self._host.lock:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Self
 
 from headway.core.admission import Ticket
 from headway.core.breaker import State
 from headway.core.call import Call
-from headway.core.expect import expect
+from headway.core.expect import excess, expect
+from headway.core.fleet import FleetGate, Loan, Want
 from headway.core.model import (
     EVENTS,
     INFINITY,
@@ -75,6 +76,7 @@ class Engine:
         on_event: receives every event, outside the lock.
         quiet: event types that `on_event` has no use for; unless the call's own sink wants them,
             they aren't even built.
+        in_fleet: rates are lent by a store: somebody calls `wants` and `lend`.
     """
 
     def __init__(
@@ -86,8 +88,9 @@ class Engine:
         lock: Lock | None = None,
         on_event: Sink | None = None,
         quiet: frozenset[type[Event]] = frozenset(),
+        in_fleet: bool = False,
     ) -> None:
-        self.world = World(zone=zone, rng=rng)
+        self.world = World(zone=zone, rng=rng, in_fleet=in_fleet)
         self.world.ceilings = _ceilings(snapshot)
         self.lock: Lock = lock if lock is not None else NoLock()
         self.snapshot = snapshot
@@ -262,6 +265,38 @@ class Engine:
                 return True  # nothing of ours has run: there is nothing to bound yet
             return min(pools, key=lambda pool: pool.budget.balance(now)).budget.withdraw(now)
 
+    # -- rates that a fleet shares
+
+    def wants(self, now: float) -> tuple[Want, ...]:
+        """What to borrow for the endpoints in use (see `headway.core.fleet`)."""
+        with self.lock:
+            found: list[Want] = []
+            for endpoint_id, state in self.world.states.items():
+                for kind, gate in (("rpm", state.rpm), ("tpm", state.tpm)):
+                    if isinstance(gate, FleetGate) and gate.fleet_per_s is not None:
+                        amount = gate.want(now)
+                        if amount > 0:
+                            found.append(Want(endpoint_id, kind, gate.fleet_per_s, amount))
+            return tuple(found)
+
+    def lend(self, loans: Iterable[Loan], now: float, *, next_s: float, valid_s: float) -> None:
+        """What the store lent; it will be asked again in `next_s` seconds."""
+        with self.lock:
+            lent = {(loan.endpoint_id, loan.kind): loan.amount for loan in loans}
+            for endpoint_id, state in self.world.states.items():
+                for kind, gate in (("rpm", state.rpm), ("tpm", state.tpm)):
+                    if isinstance(gate, FleetGate):
+                        amount = lent.get((endpoint_id, kind), 0.0)
+                        gate.lend(amount, now, next_s=next_s, valid_s=valid_s)
+
+    def lose(self) -> None:
+        """The store can't be asked: this process's own share of each rate holds."""
+        with self.lock:
+            for state in self.world.states.values():
+                for gate in (state.rpm, state.tpm):
+                    if isinstance(gate, FleetGate):
+                        gate.lose()
+
     # -- looking in
 
     def status(self, now: float) -> tuple[EndpointStatus, ...]:
@@ -347,7 +382,7 @@ class Engine:
                 pool,
                 groups,
                 traffic.usd_per_second,
-                traffic.ttft_slo_s,
+                traffic.promised,
             )
             warm = world.affinity.find(
                 facts.session,
@@ -358,11 +393,16 @@ class Engine:
                 now=now,
             )
             rows: list[CandidateRow] = []
-            choice = Choice(route, pool, facts, traffic.usd_per_second, world.rng)
+            promised = traffic.promised
+            choice = Choice(
+                route, pool, facts, traffic.usd_per_second, world.rng, promised is not None
+            )
             for index, group in enumerate(groups):
                 candidates, outs = assess(world, request, group, now)
                 for candidate in candidates:
                     expect(candidate, facts, route, pool, warm, now)
+                    if promised is not None:
+                        candidate.excess = excess(candidate, facts, route, warm, promised, now)
                 if candidates:
                     weigh(candidates, choice, now)
                 rows += [eligible_row(c, candidates, index) for c in candidates]

@@ -64,7 +64,7 @@ from headway.core.place import (
 )
 from headway.core.retry import RetryPlan, pay
 from headway.core.select import Candidate
-from headway.core.sending import cannot_finish, kind_of, open_attempt, open_sole
+from headway.core.sending import cannot_finish, kind_of, miss, open_attempt, open_sole
 from headway.core.settle import first_token, settle
 from headway.core.snapshot import Route, Snapshot, TrafficClass
 from headway.core.state import Pool
@@ -183,6 +183,11 @@ class CallMachine:
     def deadline_at(self) -> float:
         """The call's absolute deadline: its own, its task's and its route's, whichever is first."""
         return self._deadline_at
+
+    @property
+    def is_expired(self) -> bool:
+        """The policy has expired, and says that nothing is to be answered by it any more."""
+        return self._is_expired
 
     def adopt(self, attempt: Attempt) -> None:
         """Take over an attempt that was opened for this call before it was made."""
@@ -309,7 +314,7 @@ class CallMachine:
             self._pool,
             self._candidate_groups(),
             self._traffic.usd_per_second,
-            self._traffic.ttft_slo_s,
+            self._traffic.promised,
             tried=frozenset() if retry_same else plan.tried,
             last_failure=plan.last_kind.value if plan.last_kind else None,
             ignore_cold=self._is_cold_ok,
@@ -392,19 +397,22 @@ class CallMachine:
                 return self._send(asked, now)
         if obstacle in TIMED:
             if placement.until - now <= HINT_WAIT_MAX_S and placement.until < self._deadline_at:
+                if self._host.world.in_fleet and obstacle == "paced":
+                    miss(self._host.world, self.facts, self.route, placement.outs, now)
                 self._leave_line(now)
                 return Wait(placement.until, "throttled")
-        elif obstacle == "open" and not self._is_cold_ok:
+        elif (
+            obstacle == "open"
+            and not self._is_cold_ok
+            and (self.route.sole is not None or (last is None and not self.line.ticket))
+        ):
             # Someone else is probing: its answer comes soon. Where there is nothing but that
             # endpoint, so may the next one's.
-            if self.route.sole is not None or (last is None and not self.line.ticket):
-                return self._stand("open", now)
+            return self._stand("open", now)
         if last is not None:
             return self._surface(last, "breaker", now)
-        detail = tuple(
-            (out.endpoint_id, out.reason, max(0.0, out.until - now)) for out in placement.outs
-        )
-        after = min((d[2] for d in detail if d[2] > 0), default=INFINITY)
+        detail = tuple((out.endpoint_id, out.reason, out.until - now) for out in placement.outs)
+        after = min((left_s for _, _, left_s in detail), default=INFINITY)
         reason = _REJECTION_OF.get(obstacle, "no_endpoint")
         return self._give_up(Rejection(reason, after if after != INFINITY else None, detail), now)
 
@@ -519,6 +527,17 @@ class CallMachine:
             if other is not attempt:
                 other.lost = True
 
+    def resume(self, attempt: Attempt, outcome: Outcome, now: float) -> bool:
+        """The answer broke off, and the driver knows how to ask for its rest. Whether it may: the
+        attempt has then failed like one that never began to answer, and another follows."""
+        if self._committed is not attempt or self._ended:
+            self.end_attempt(attempt, outcome, now)
+            return False
+        self._settle(attempt, outcome, now)
+        self._committed = self._finish = None
+        self._after_failure(attempt, outcome, now)
+        return not self._ended
+
     def end_attempt(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         self._settle(attempt, outcome, now)
         if self._committed is attempt:
@@ -578,7 +597,7 @@ class CallMachine:
             self._pool,
             deadline_at=self._deadline_at,
             has_alternative=lambda: has_alternative(world, self._request(), now),
-            soonest=lambda: self._soonest(now) - now,
+            soonest=lambda: self._soonest(attempt, now) - now,
             is_crowded=is_turned_away(outcome) and world.states[attempt.endpoint_id].inflight > 0,
             rng=world.rng,
             now=now,
@@ -608,9 +627,10 @@ class CallMachine:
             self._pool.exhausted = True
             self._emit_engine(BudgetExhausted(self._pool.name, now))
 
-    def _soonest(self, now: float) -> float:
-        """When an endpoint may be back that asked for quiet, this one or another."""
-        placement = place(self._host.world, self._request(retry_same=True), now)
+    def _soonest(self, failed: Attempt, now: float) -> float:
+        """When another endpoint than the one that failed last may be back."""
+        request = self._request()._replace(tried=frozenset((failed.endpoint_id,)))
+        placement = place(self._host.world, request, now)
         is_free = placement.candidate is not None and not placement.is_probe
         return now if is_free else placement.until
 

@@ -432,6 +432,15 @@ class BudgetExhausted(NamedTuple):
     at: float
 
 
+class FleetStoreChanged(NamedTuple):
+    """The store that counts for the fleet can be asked again, or can't: then own shares hold."""
+
+    is_reachable: bool
+    reason: str
+    """The class of what was raised; "" when it is back."""
+    at: float
+
+
 class PolicyLoaded(NamedTuple):
     policy_id: str
     epoch: int
@@ -474,6 +483,7 @@ Event: TypeAlias = (
     | EndpointReadmitted
     | LimitChanged
     | BudgetExhausted
+    | FleetStoreChanged
     | PolicyLoaded
     | PolicyRejected
     | PolicyStale

@@ -6,11 +6,13 @@ Pure; single-threaded under the engine's lock.
 from __future__ import annotations
 
 from headway.core.breaker import Permit
+from headway.core.fleet import FleetGate
 from headway.core.model import INFINITY, Attempt, AttemptKind, CallFacts
 from headway.core.place import Placement, Sole
 from headway.core.retry import Scheduled
-from headway.core.select import Candidate
+from headway.core.select import Candidate, Out
 from headway.core.snapshot import Route
+from headway.core.world import World
 
 PROBE_LEASE_S = 30.0
 """A probe that has shown nothing for this long gives its place to the next."""
@@ -82,6 +84,16 @@ def open_sole(
         permit=sole.breaker.generation,
         planned_uncached_tokens=facts.prompt_tokens,
     )
+
+
+def miss(world: World, facts: CallFacts, route: Route, outs: tuple[Out, ...], now: float) -> None:
+    """A call waits for rates that its fleet shares: borrow for it, too."""
+    for out in outs:
+        state = world.states.get(out.endpoint_id) if out.reason == "paced" else None
+        if state is not None and isinstance(state.rpm, FleetGate):
+            state.rpm.miss(1.0, now)
+        if state is not None and isinstance(state.tpm, FleetGate):
+            state.tpm.miss(facts.prompt_tokens + route.expected_output_tokens, now)
 
 
 def cannot_finish(

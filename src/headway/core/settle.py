@@ -30,12 +30,14 @@ from headway.core.model import (
     Outcome,
 )
 from headway.core.snapshot import Profile, Route
-from headway.core.state import EndpointState, Pool
+from headway.core.state import EndpointState, Pool, on_surface
 from headway.core.world import Block, World, credential_key
 
 QUOTA_BLOCK_S = 300.0
 AUTH_BLOCK_S = 60.0
 NOT_FOUND_S = 60.0
+MODEL_NOT_FOUND = "model_not_found"
+"""The error type of a reply that names the model or the deployment as what is missing."""
 SLOW_VS_P99 = 2.0
 SLOW_VS_MEAN = 5.0
 """A first token later than this, against its profile, is soft evidence of trouble."""
@@ -159,6 +161,7 @@ def _learn_success(
     state.last_success_at = now
     if state.outs:
         state.served(attempt.model, now)
+        state.served(on_surface(attempt.model, facts.surface), now)
     state.call_time_s += 0.1 * (seconds - state.call_time_s)
     if state.limit.limit is not None:
         state.limit.on_success(inflight, now)
@@ -235,7 +238,10 @@ def _learn_failure(
     elif kind is FailureClass.AUTH and not facts.delegated:
         _block_credential(world, state, AUTH_BLOCK_S, None, "auth", now, emit)
     elif kind is FailureClass.NOT_FOUND and not facts.delegated:
-        state.put_out(attempt.model, now + NOT_FOUND_S, "not_found", now)
+        # A path that isn't served says nothing about the model's other surfaces.
+        is_model = outcome.error_type == MODEL_NOT_FOUND
+        missing = attempt.model if is_model else on_surface(attempt.model, facts.surface)
+        state.put_out(missing, now + NOT_FOUND_S, "not_found", now)
     elif kind is FailureClass.RATE_LIMITED or (health is not Health.NOTHING and hint is not None):
         _cool_down(world, facts, state, attempt, hint, now, emit)
     # Soft: the caller's own deadline was short. That says nothing of what the endpoint carries.

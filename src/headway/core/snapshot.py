@@ -93,6 +93,9 @@ class Capacity:
     concurrency: int | None = None
     rpm: float | None = None
     tpm: float | None = None
+    fleet_rpm: float | None = None
+    """Undivided, as is the next: what all processes share where a store counts for them."""
+    fleet_tpm: float | None = None
     input_tps: float | None = None
     output_tps: float | None = None
 
@@ -247,6 +250,13 @@ class TrafficClass:
     tpot_slo_s: float = INFINITY
     total_slo_s: float = INFINITY
     usd_per_second: float = 0.0
+    promised: tuple[float, float, float] | None = field(init=False, default=None)
+    """The three objectives: first token, per token, in whole. None where there are none."""
+
+    def __post_init__(self) -> None:
+        promised = (self.ttft_slo_s, self.tpot_slo_s, self.total_slo_s)
+        if any(slo != INFINITY for slo in promised):
+            object.__setattr__(self, "promised", promised)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -257,6 +267,15 @@ class Match:
     tasks: frozenset[str] = frozenset()
     classes: frozenset[str] = frozenset()
     surfaces: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContinuationPolicy:
+    """Going on from another attempt after a stream broke off."""
+
+    enabled: bool = False
+    params: Mapping[str, object] = field(default_factory=dict[str, object])
+    """Members that the request which asks for the rest has beside the first one's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,6 +295,7 @@ class Route:
     retry: RetryPolicy = RetryPolicy()
     hedge: HedgePolicy = HedgePolicy()
     admission: AdmissionPolicy = AdmissionPolicy()
+    continuation: ContinuationPolicy = ContinuationPolicy()
     coalesce: bool = False
     cache: CachePolicy = CachePolicy()
     mode: str | None = None

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from headway.core.affinity import AffinityMap
 from headway.core.model import INFINITY, Rng
 from headway.core.snapshot import Endpoint, Route
-from headway.core.state import EndpointState, Pool
+from headway.core.state import EndpointState, Pool, Tally
 
 POOLS_MAX = 10_240
 """Routes with live state; the least recently used is dropped."""
@@ -31,10 +31,22 @@ class Block(NamedTuple):
 class World:
     """The mutable knowledge of one process."""
 
-    __slots__ = ("affinity", "blocks", "ceilings", "pools", "rng", "states", "zone")
+    __slots__ = (
+        "affinity",
+        "blocks",
+        "ceilings",
+        "in_fleet",
+        "pools",
+        "rng",
+        "states",
+        "tally",
+        "zone",
+    )
 
-    def __init__(self, *, zone: str | None, rng: Rng) -> None:
+    def __init__(self, *, zone: str | None, rng: Rng, in_fleet: bool = False) -> None:
         self.zone = zone
+        self.in_fleet = in_fleet
+        """Rates are paced by what a store lends (see `headway.core.fleet`)."""
         self.rng = rng
         self.states: dict[str, EndpointState] = {}
         self.ceilings: dict[str, int] = {}
@@ -43,12 +55,14 @@ class World:
         self.blocks: dict[str, Block] = {}
         """By credential key. Bounded by the credentials of the policy."""
         self.affinity = AffinityMap()
+        self.tally = Tally()
 
     def state(self, endpoint: Endpoint) -> EndpointState:
         """The state of an endpoint, made at first use."""
         state = self.states.get(endpoint.id)
         if state is None:
-            state = EndpointState(endpoint, self.ceilings.get(endpoint.id))
+            ceiling = self.ceilings.get(endpoint.id)
+            state = EndpointState(endpoint, ceiling, self.tally, in_fleet=self.in_fleet)
             self.states[endpoint.id] = state
         return state
 

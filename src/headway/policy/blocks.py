@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import Discriminator, Field, JsonValue, Tag, field_validator, model_validator
 
 from headway.policy.fields import (
     DAY_MS,
@@ -261,6 +261,20 @@ class Admission(Block):
     )
 
 
+class Continuation(Block):
+    """Going on elsewhere when a stream breaks off after its first token. The stream is marked where
+    another answer begins."""
+
+    enabled: Flag | None = Field(
+        default=None, description="Off by default: the two halves come from two generations."
+    )
+    params: dict[Text, JsonValue] | None = Field(
+        default=None,
+        description="Members that the request for the rest has in addition: what makes a server "
+        "go on with the last message instead of answering it.",
+    )
+
+
 class Cache(Block):
     """Answers reused for identical calls that would get the same again: temperature 0, a seed,
     embeddings, moderations."""
@@ -284,6 +298,9 @@ class Handling(Block):
     retry: Retry | None = Field(default=None, description="Attempts after a failed one.")
     hedge: Hedge | None = Field(default=None, description="A second attempt beside a slow one.")
     admission: Admission | None = Field(default=None, description="Queueing and shedding.")
+    continuation: Continuation | None = Field(
+        default=None, description="Going on elsewhere after a stream broke off."
+    )
     coalesce: Flag | None = Field(
         default=None,
         description="Identical calls in flight share one request (default false).",

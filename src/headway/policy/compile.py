@@ -79,6 +79,10 @@ _SETTINGS: dict[type, tuple[tuple[str, str, Callable[[Any], object] | None], ...
         ("queue_timeout_s", "admission.queue_timeout_ms", _ms),
         ("cold_concurrency", "admission.cold_concurrency", None),
     ),
+    core.ContinuationPolicy: (
+        ("enabled", "continuation.enabled", None),
+        ("params", "continuation.params", None),
+    ),
     core.CachePolicy: (
         ("enabled", "cache.enabled", None),
         ("ttl_s", "cache.ttl_s", None),
@@ -265,6 +269,8 @@ def _capacity(capacity: fleet.Capacity | None, share: float) -> core.Capacity:
         # A process whose share is under one call still has to be able to make one.
         concurrency=None if whole is None else max(1, round(whole * share)),
         **{name: rate * share for name, rate in rates.items()},
+        fleet_rpm=capacity.rpm,
+        fleet_tpm=capacity.tpm,
     )
 
 
@@ -353,6 +359,7 @@ def _route(
         retry=layers.settled(core.RetryPolicy, route),
         hedge=layers.settled(core.HedgePolicy, route),
         admission=layers.settled(core.AdmissionPolicy, route),
+        continuation=layers.settled(core.ContinuationPolicy, route),
         coalesce=bool(layers.first(route, "coalesce")),
         cache=layers.settled(core.CachePolicy, route),
         mode=layers.first(route, "mode"),

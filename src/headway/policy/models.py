@@ -26,6 +26,7 @@ FEATURES = frozenset(
         "admission",
         "affinity",
         "classes",
+        "continuation",
         "deadline",
         "fallback",
         "hedge",

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 NOT_BILLED = Usage(input_tokens=0, output_tokens=0, estimated=True)
 """No model ran: a connection that failed, a refusal, an error status without usage."""
 
+WITHOUT_MODEL = frozenset({"input_tokens"})
+"""Surfaces on which no model runs, so that nothing is charged: tokens are counted, that's all."""
+
 _MAY_HAVE_RUN = frozenset({
     FailureClass.CANCELLED,
     FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN,
@@ -28,10 +31,11 @@ class AttemptRecord:
     """One attempt. The transport fills in the second group before it reports the outcome."""
 
     __slots__ = (
-        "attempt", "busy_s", "content_chunks", "cost", "duration_s", "ended_wall_ns", "endpoint",
-        "finish_reasons", "outcome", "response_id", "response_model", "result", "server_address",
-        "server_port", "service_tier", "settled_usage", "span", "started", "status",
-        "system_fingerprint", "ttft_s", "upper_bound", "usage", "usage_injected", "wasted",
+        "attempt", "busy_s", "content_chunks", "continued", "cost", "duration_s", "ended_wall_ns",
+        "endpoint", "finish_reasons", "outcome", "response_id", "response_model", "result",
+        "server_address", "server_port", "service_tier", "settled_usage", "span", "started",
+        "status", "system_fingerprint", "ttft_s", "upper_bound", "usage", "usage_injected",
+        "wasted",
     )  # fmt: skip
 
     def __init__(self, attempt: Attempt, endpoint: Endpoint) -> None:
@@ -50,6 +54,8 @@ class AttemptRecord:
         self.server_port: int | None = None
         self.status: int | None = None
         self.usage_injected = False
+        self.continued = False
+        """It broke off, and another attempt went on from there: what it brought was used."""
 
         self.started = False
         self.outcome: Outcome | None = None
@@ -83,6 +89,8 @@ def usage_to_price(
     usage = record.usage
     if usage is not None and not usage.estimated:
         return usage
+    if facts.surface in WITHOUT_MODEL:
+        return NOT_BILLED
     if usage is None and not record.content_chunks:
         if record.result == "ok":
             return None

@@ -296,7 +296,9 @@ class CallRecord:
         for record in self.attempts:
             usage = usage_to_price(record, self.winner, self.facts)
             record.settled_usage = usage
-            record.wasted = record is not self.winner or record.result != "ok"
+            record.wasted = not (record is self.winner or record.continued) or (
+                self.winner is None or self.winner.result != "ok"
+            )
             if usage is not None and usage is not NOT_BILLED and pricer.pending(record.endpoint):
                 waiting = True
         shared = self.shared

@@ -21,8 +21,8 @@ class Leg:
     """One upstream request on behalf of any number of identical calls."""
 
     __slots__ = (
-        "board", "chunks", "give_up", "is_driven", "joint", "kept_as", "key", "source", "tape",
-        "trial", "upstream",
+        "board", "body", "chunks", "give_up", "is_driven", "joint", "kept_as", "key", "source",
+        "tape", "trial", "upstream",
     )  # fmt: skip
 
     def __init__(self, key: str, joint: Joint | None, *, bytes_max: int | None = None) -> None:
@@ -32,6 +32,8 @@ class Leg:
         self.tape = Tape() if bytes_max is None else Tape(bytes_max)
         self.upstream: Any = None
         """The response as the transport made it, for the caller whose request it is."""
+        self.body: bytes | None = None
+        """All of a reply that came whole: it goes to each caller at once, past the tape."""
         self.source: Any = None
         """The body of a stream, and the iterator over it."""
         self.chunks: Any = None

@@ -269,6 +269,8 @@ POLICY_LOADED: Final = LogEvent("headway.policy.loaded", "INFO")
 POLICY_REJECTED: Final = LogEvent("headway.policy.rejected", "WARN")
 POLICY_STALENESS: Final = LogEvent("headway.policy.stale", "WARN")
 BUDGET_EXHAUSTED: Final = LogEvent("headway.retry.budget.exhausted", "WARN")
+FLEET_LOST: Final = LogEvent("headway.fleet.lost", "WARN")
+FLEET_RESTORED: Final = LogEvent("headway.fleet.restored", "INFO")
 SHED_STARTED: Final = LogEvent("headway.shed.started", "WARN")
 SHED_STOPPED: Final = LogEvent("headway.shed.stopped", "INFO")
 PRICE_UNKNOWN: Final = LogEvent("headway.price.unknown", "WARN")
@@ -277,7 +279,8 @@ EVALUATION: Final = LogEvent("gen_ai.evaluation.result", "INFO")
 LOG_EVENTS: Final[tuple[LogEvent, ...]] = (
     BREAKER_TRANSITION, ENDPOINT_EJECTED, ENDPOINT_READMITTED, ENDPOINT_THROTTLED,
     CREDENTIAL_BLOCKED, LIMIT_CHANGED, POLICY_LOADED, POLICY_REJECTED, POLICY_STALENESS,
-    BUDGET_EXHAUSTED, SHED_STARTED, SHED_STOPPED, PRICE_UNKNOWN, EVALUATION,
+    BUDGET_EXHAUSTED, FLEET_LOST, FLEET_RESTORED,
+    SHED_STARTED, SHED_STOPPED, PRICE_UNKNOWN, EVALUATION,
 )  # fmt: skip
 
 # --------------------------------------------------------------------------- what feeds what
@@ -340,6 +343,7 @@ EVENT_ROWS: Final[dict[type, EventRow]] = {
     core.BudgetExhausted: EventRow(
         "process", "", ("headway.retry.budget.tokens",), (BUDGET_EXHAUSTED,)
     ),
+    core.FleetStoreChanged: EventRow("process", logs=(FLEET_LOST, FLEET_RESTORED)),
     core.PolicyLoaded: EventRow("process", "", ("headway.policy.age",), (POLICY_LOADED,)),
     core.PolicyRejected: EventRow(
         "process", "", ("headway.policy.rejections",), (POLICY_REJECTED,)

@@ -15,6 +15,7 @@ from headway.core.model import (
     EndpointReadmitted,
     EndpointThrottled,
     Event,
+    FleetStoreChanged,
     LimitChanged,
     PolicyLoaded,
     PolicyRejected,
@@ -183,6 +184,12 @@ class Telemetry(TaskObserver):
         self._exhausted_at[event.pool] = event.at
         self.events.emit(n.BUDGET_EXHAUSTED, {n.RETRY_BUDGET: event.pool})
 
+    def _fleet(self, event: FleetStoreChanged) -> None:
+        if event.is_reachable:
+            self.events.emit(n.FLEET_RESTORED, {})
+        else:
+            self.events.emit(n.FLEET_LOST, {n.REASON: event.reason})
+
     def _loaded(self, event: PolicyLoaded) -> None:
         self.events.emit(
             n.POLICY_LOADED,
@@ -289,6 +296,7 @@ _ACT: dict[type, Callable[[Telemetry, Any], None]] = {
     EndpointReadmitted: Telemetry._readmitted,
     LimitChanged: Telemetry._limit,
     BudgetExhausted: Telemetry._exhausted,
+    FleetStoreChanged: Telemetry._fleet,
     PolicyLoaded: Telemetry._loaded,
     PolicyRejected: Telemetry._refused,
     PolicyStale: Telemetry._stale,

@@ -96,3 +96,21 @@ def unshared(transport: T) -> T:
     fresh: Any = copy.copy(transport)
     fresh._pool = fresh_pool
     return cast("T", fresh)
+
+
+def stream_of(transport: object, timeouts: object) -> Any:
+    """The connection's network stream that carries the request with these timeouts; None: there is
+    none yet, or it isn't this request's alone (HTTP/2), or the transport isn't httpcore's.
+    """
+    pool: Any = getattr(transport, "_pool", None)
+    if getattr(pool, "_http2", True):
+        return None
+    for waiting in list(getattr(pool, "_requests", ())):
+        if waiting.request.extensions.get("timeout") is timeouts:
+            connection: Any = waiting.connection
+            while connection is not None:  # a tunnel's connection lies within another
+                stream: Any = getattr(connection, "_network_stream", None)
+                if stream is not None:
+                    return stream
+                connection = getattr(connection, "_connection", None)
+    return None

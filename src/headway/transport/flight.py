@@ -1,3 +1,4 @@
+# long: what the drivers share of a call, to be read in one sitting
 """One managed call on its way: what the sync and the async driver share above a single attempt."""
 
 from __future__ import annotations
@@ -65,11 +66,13 @@ class Flight:
         "facts",
         "form",
         "host",
+        "is_continued",
         "is_delegated",
         "is_observed",
         "place",
         "record",
         "request",
+        "said",
         "surface",
         "timeouts",
         "trials",
@@ -99,6 +102,10 @@ class Flight:
         self.trials: dict[int, Trial] = {}
         self._extensions: dict[str, Any] = intake.request.extensions
         self._is_left = False
+        self.is_continued = False
+        """Its answer broke off: what is sent now asks for the rest."""
+        self.said = ""
+        """What the application has of the answer from attempts that broke off."""
         if self.is_delegated or self.is_observed:
             record.hold()  # the SDK may send it again, and it would be the same call
         if self.is_observed:
@@ -137,10 +144,12 @@ class Flight:
         target = self.desk.aim.target(endpoint)
         extra_headers = self.record.propagation_headers(attempt)
         extensions = self._extensions
-        if trial.limits.until != INFINITY or self.had_stale(trial):
+        if trial.limits.until != INFINITY or (attempt.number > 1 and self.had_stale(trial)):
             extensions = limited(extensions, trial.limits)
-        if is_same and target.is_plain and not (secret or extra_headers or trial.injected):
-            # The usual case with one endpoint: nobody asks for a change.
+        is_changed = secret or extra_headers or trial.injected or self.is_continued
+        # Signatures have a time; what the SDK sends again, it signs again.
+        is_late = target.signer is not None and attempt.number > 1 and not self.is_delegated
+        if is_same and target.is_plain and not (is_changed or is_late):
             self.request.extensions = extensions
             trial.request = self.request
             return self.request
@@ -175,12 +184,12 @@ class Flight:
             rename=endpoint.params_rename or None,
             set_=endpoint.params_set or None,
         )
-        return None if body is self.body else body
+        return None if body is self.body and not self.is_continued else body
 
     def had_stale(self, trial: Trial) -> bool:
         """Whether an earlier attempt's connection to the same place was taken for a stale one."""
         number = trial.attempt.number
-        return number > 1 and any(
+        return any(
             t.attempt.number < number
             and t.origin == trial.origin
             and t.outcome is not None
@@ -248,7 +257,7 @@ class Flight:
     # -- what attempts teach this side
 
     def settled(self, outcome: Outcome) -> Outcome:
-        """What the call is told: a body that can't be had again ends it."""
+        """What the call is told: one whose body can't be had again is over."""
         if self.form is None or not self.form.is_spent:
             return outcome
         return outcome._replace(should_retry=False, free_retry=False)
@@ -285,6 +294,14 @@ class Flight:
         if trial.state is not State.OPEN:
             self.forget()
         return response
+
+    def onward(self, trial: Trial, error: BaseException) -> Trial:
+        """An attempt that brings the rest of an answer; raises the `error` there was, if it
+        doesn't."""
+        if trial.is_winner and not trial.record.continued:
+            return trial
+        error.add_note(self.note())
+        raise error
 
     def forget(self) -> None:
         """Nothing more will be asked about the attempts. They know the call and the call knows

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headway.core.model import OK, FailureClass
+from headway.core.model import OK, FailureClass, Outcome
 from headway.transport import notes
 from headway.transport.interrupted import interruption
 
@@ -23,7 +23,9 @@ Step = tuple[bytes, BaseException | None]
 class Handover:
     """The rules by which a watched stream goes on and ends. One per response handed over."""
 
-    __slots__ = ("_feed", "_is_observed", "_observer", "_surface", "limits", "quick", "trial")
+    __slots__ = (
+        "_feed", "_is_observed", "_observer", "_surface", "goes_on", "limits", "quick", "trial",
+    )  # fmt: skip
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial
@@ -32,6 +34,8 @@ class Handover:
         self._feed = trial.feed if trial.observer is not None else bytes
         self.quick: Callable[[bytes], bytes] = trial.quick
         """What goes on of a piece that is plain content; empty: `passed` has to take it."""
+        self.goes_on = False
+        """The answer broke off, and another attempt may bring the rest of it."""
         self._is_observed = trial.flight.is_observed
         self._surface = trial.flight.facts.surface
 
@@ -59,11 +63,11 @@ class Handover:
         # failure in events, so those are handed on, unless what came is none: that would only break
         # the SDK's decoder. So is everything that is merely watched.
         notes.stream(trial, observer)
-        trial.report(observer.error)
         is_readable = observer.error.error_type != "malformed_event"
         if trial.transparent or (self._surface == "responses" and is_readable):
+            trial.report(observer.error)
             return out + observer.error_event, None
-        return out, interruption(trial, None, observer.error)
+        return out, self._broke_off(None, observer.error)
 
     def exhausted(self) -> Step:
         """The body ended."""
@@ -73,10 +77,12 @@ class Handover:
             return b"", None
         tail = b"" if self._is_observed else observer.finish()
         outcome = observer.outcome()
-        trial.report_stream(outcome)
         if outcome.kind is FailureClass.OK or trial.transparent or observer.error is not None:
+            trial.report_stream(outcome)
             return tail, None
-        return tail, interruption(trial, None, outcome)
+        notes.stream(trial, observer)
+        counted = notes.with_tokens(outcome, trial.record.usage, trial.record.status)
+        return tail, self._broke_off(None, counted)
 
     def interrupted(self, exc: BaseException) -> BaseException | None:
         """A read failed: what to raise; None where only the end was awaited."""
@@ -90,8 +96,17 @@ class Handover:
             return exc
         if observer is not None:
             notes.stream(trial, observer)
-        trial.report(outcome)
-        return trial.native(exc) if trial.transparent else interruption(trial, exc, outcome)
+        if trial.transparent:
+            trial.report(outcome)
+            return trial.native(exc)
+        return self._broke_off(exc, outcome)
+
+    def _broke_off(self, exc: BaseException | None, outcome: Outcome) -> BaseException:
+        """What to raise, unless the call goes on: see `goes_on`."""
+        trial = self.trial
+        error = interruption(trial, exc, outcome)
+        self.goes_on = trial.interrupted(outcome)
+        return error
 
     @property
     def wants_drain(self) -> bool:

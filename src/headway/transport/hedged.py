@@ -3,14 +3,17 @@
 Used only for calls that may hedge; all others never leave their own task or thread. The first
 attempt to show content (or a whole answer) wins, the others are cancelled, closed and reported.
 
-A thread that waits for the head of a reply can't be interrupted: a sync loser is given up at once
-(its report, its budget) and its thread ends with its own timeout. Hence a bound on such threads.
+A thread can't be cancelled. A sync loser is given up: it begins no further wait, a request not yet
+sent is never sent, and the connection that it waits on is shut down under it. What remains is a
+loser that is just connecting (until its connect timeout) or shares its connection (HTTP/2: until
+the next bytes come). Hence a bound on such threads.
 """
 
 from __future__ import annotations
 
 import contextlib
 import contextvars
+import os
 import socket
 import threading
 from collections.abc import Awaitable, Callable
@@ -19,23 +22,106 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from headway.core.model import INFINITY, Finish, Send, Wait
+from headway.transport.family import stream_of
+from headway.transport.limits import Leash
 from headway.transport.wake import asleep
 
 if TYPE_CHECKING:
+    import httpx2
+
     from headway.transport.flight import Flight
     from headway.transport.trial import Trial
 
 THREADS_MAX = 64
-"""Attempts of hedging sync calls at once in a process; beyond it calls are made without a hedge."""
-
-_threads = threading.BoundedSemaphore(THREADS_MAX)
+"""Attempts of hedging sync calls at once in a process, losers on their way out included; beyond it
+calls are made without a hedge."""
 
 
 # --------------------------------------------------------------------------- threads
 
 
-def fly_threads(flight: Flight, attempt: Callable[[Flight, Trial], None]) -> Finish:
-    """Perform a call with an attempt per thread. Losers are reported before it returns."""
+class Workers:
+    """How many threads there may be. Each hedging call takes two in advance."""
+
+    PER_CALL = 2
+
+    def __init__(self, at_most: int = THREADS_MAX) -> None:
+        self._lock = threading.Lock()
+        self._left = at_most
+
+    def room(self) -> Room | None:
+        """Room for one call's attempts; None: there is none, so that it can't hedge."""
+        with self._lock:
+            if self._left < self.PER_CALL:
+                return None
+            self._left -= self.PER_CALL
+        return Room(self, self.PER_CALL)
+
+    def give_back(self, count: int) -> None:
+        """So many have ended, or weren't needed."""
+        with self._lock:
+            self._left += count
+
+    @property
+    def left(self) -> int:
+        """Threads that may still be begun."""
+        return self._left
+
+
+class Room:
+    """The threads of one call. One that has ended makes room for the next attempt."""
+
+    def __init__(self, workers: Workers, count: int) -> None:
+        self._workers = workers
+        self._free = threading.Condition()
+        self._count = count
+        self._is_closed = False
+
+    def take(self) -> None:
+        """Begin one: at once, or when an attempt that failed has cleaned up after itself."""
+        with self._free:
+            self._free.wait_for(lambda: self._count > 0)
+            self._count -= 1
+
+    def give_back(self) -> None:
+        """One has ended."""
+        with self._free:
+            if not self._is_closed:
+                self._count += 1
+                self._free.notify()
+                return
+        self._workers.give_back(1)
+
+    def close(self) -> None:
+        """The call is over; threads that still run give their place back when they end."""
+        with self._free:
+            self._is_closed = True
+            count, self._count = self._count, 0
+        self._workers.give_back(count)
+
+
+workers = Workers()
+
+
+def _after_fork_in_child() -> None:
+    global workers
+    workers = Workers()  # the parent's threads live on there
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
+def fly_threads(
+    flight: Flight,
+    attempt: Callable[[Flight, Trial], None],
+    transport_for: Callable[[httpx2.URL], object],
+    room: Room,
+) -> Finish:
+    """Perform a call with an attempt per thread. Losers are reported before it returns.
+
+    `transport_for` finds what carries an attempt's request.
+    """
     bell = threading.Event()
     running: list[_Thread] = []
     call = flight.call
@@ -52,7 +138,9 @@ def fly_threads(flight: Flight, attempt: Callable[[Flight, Trial], None]) -> Fin
                 return action
             if isinstance(action, Send):
                 trial = flight.trial(action.attempt)
-                running.append(_Thread(flight, trial, attempt, bell))
+                trial.limits = Leash(action.attempt, flight.clock)
+                room.take()
+                running.append(_Thread(flight, trial, attempt, bell, room))
             elif not call.set_waker(bell.set):
                 _wait(bell, action, flight)
                 call.set_waker(None)
@@ -61,15 +149,8 @@ def fly_threads(flight: Flight, attempt: Callable[[Flight, Trial], None]) -> Fin
                     raise thread.error
     finally:
         for thread in running:
-            thread.give_up()
-
-
-def threads_left() -> bool:
-    """Whether a hedging call may begin: it needs two threads at most."""
-    if not _threads.acquire(blocking=False):
-        return False
-    _threads.release()
-    return True
+            thread.give_up(transport_for)
+        room.close()
 
 
 def _wait(bell: threading.Event, action: Wait, flight: Flight) -> None:
@@ -86,18 +167,23 @@ class _Thread:
         trial: Trial,
         attempt: Callable[[Flight, Trial], None],
         bell: threading.Event,
+        room: Room,
     ) -> None:
         self.trial = trial
         self.error: BaseException | None = None
         self._flight = flight
         self._attempt = attempt
         self._bell = bell
-        self._holds_slot = _threads.acquire(blocking=False)
+        self._room = room
         context = contextvars.copy_context()
         self._thread = threading.Thread(
             target=context.run, args=(self._run,), name="headway-attempt", daemon=True
         )
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # no more threads to be had
+            room.give_back()
+            raise
 
     def join(self) -> None:
         """Wait until it is done with its attempt; raises what it raised."""
@@ -111,23 +197,37 @@ class _Thread:
         except BaseException as exc:  # noqa: BLE001 - raised in the thread that made the call
             self.error = exc
         finally:
-            if self._holds_slot:
-                _threads.release()
+            self._room.give_back()
             self._bell.set()
 
-    def give_up(self) -> None:
+    def give_up(self, transport_for: Callable[[httpx2.URL], object]) -> None:
         """Another attempt is the answer: report this one, and break what it is waiting on."""
         trial = self.trial
         if trial.finished or trial.is_winner:
             return
         trial.closed()
-        response = trial.response
-        stream: Any = None if response is None else response.extensions.get("network_stream")
-        if stream is not None and trial.reads_are_limited:
-            with contextlib.suppress(Exception):
-                # The base class's shutdown: a TLS socket's own would tear its state from under
-                # the thread that reads it.
-                socket.socket.shutdown(stream.get_extra_info("socket"), socket.SHUT_RDWR)
+        limits = trial.limits
+        assert type(limits) is Leash
+
+        def cut() -> None:
+            stream = self._stream(limits, transport_for)
+            if stream is not None:
+                with contextlib.suppress(Exception):
+                    # The base class's shutdown: a TLS socket's own would tear its state from under
+                    # the thread that reads it.
+                    socket.socket.shutdown(stream.get_extra_info("socket"), socket.SHUT_RDWR)
+
+        limits.give_up(cut)
+
+    def _stream(self, limits: Leash, transport_for: Callable[[httpx2.URL], object]) -> Any:
+        """The connection that the attempt waits on, if it is its alone."""
+        trial = self.trial
+        response, request = trial.response, trial.request
+        if response is not None:
+            return response.extensions.get("network_stream") if trial.reads_are_limited else None
+        if request is None or not limits.awaits_answer:
+            return None
+        return stream_of(transport_for(request.url), request.extensions.get("timeout"))
 
 
 # --------------------------------------------------------------------------- tasks

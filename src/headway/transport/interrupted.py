@@ -23,7 +23,7 @@ def interruption(trial: Trial, exc: BaseException | None, outcome: Outcome) -> S
     partial = PartialAnswer()
     said: str | None = None
     if observer is not None:
-        partial.text = observer.partial_text
+        partial.text = trial.flight.said + observer.partial_text
         partial.tool_calls = [
             ToolCall(call.get("id"), call.get("name"), call.get("arguments", ""))
             for call in observer.partial_tool_calls

@@ -15,6 +15,7 @@ chunk and reads nothing, the clock stands still.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 SHORTEST_WAIT_S = 0.001
 """A zero timeout would make a socket non-blocking instead of timing it out."""
+FOREVER_S = 7 * 86400.0
+"""No limit, and still a number: sockets take no timeout of more than 24 days."""
 DRAIN_S = 0.05
 """How long the end of a finished stream is awaited so that its connection can be reused."""
 
@@ -108,6 +111,10 @@ class Limits:
         """Content came."""
         self.is_fresh = True
 
+    def let_go(self, stream: Any) -> None:
+        """The connection is about to go back to its pool, as it came."""
+        stream.__dict__.pop("read", None)
+
     def drain(self) -> None:
         """Nothing of interest follows: wait for the end only this long."""
         if self.drain_by is None:
@@ -124,6 +131,35 @@ class Limits:
             if self.progress_at is not None:
                 self.progress_at += self._clock() - self._left_at
             self._left_at = None
+
+
+class Leash(Limits):
+    """The limits of an attempt that runs beside another in a thread of its own, and may be given up
+    from outside: no wait of it begins after that, and the one that is under way is cut short."""
+
+    __slots__ = ("_is_back", "_lock", "awaits_answer")
+
+    def __init__(self, attempt: Attempt, clock: Callable[[], float]) -> None:
+        super().__init__(attempt, clock)
+        # A limit of some kind makes the http library ask us before each wait.
+        self.first_token_by = min(self.first_token_by, clock() + FOREVER_S)
+        self._lock = threading.Lock()
+        self._is_back = False
+        self.awaits_answer = False
+        """The connection that the request was given carries it, and it alone."""
+
+    def let_go(self, stream: Any) -> None:
+        """From here on the connection may be somebody else's."""
+        with self._lock:
+            self._is_back = True
+            super().let_go(stream)
+
+    def give_up(self, cut: Callable[[], None]) -> None:
+        """Wait for nothing more; `cut` ends the present wait, while the connection is still its."""
+        with self._lock:
+            self.deadline_at = -INFINITY
+            if not self._is_back:
+                cut()
 
 
 class Remaining(float):
@@ -163,6 +199,8 @@ class Timeouts(dict[str, float | None]):
         """The timeout of a phase that begins now."""
         if phase == "connect":
             self._limits.has_connected = True
+        elif phase == "read" and type(self._limits) is Leash:
+            self._limits.awaits_answer = True
         return Remaining.of(self._limits, super().get(phase, default))
 
     def __getitem__(self, phase: str) -> float | None:
@@ -194,6 +232,6 @@ def limit_reads(response: httpx2.Response, limits: Limits) -> Callable[[], None]
         return None
 
     def undo() -> None:
-        stream.__dict__.pop("read", None)
+        limits.let_go(stream)
 
     return undo

@@ -18,11 +18,11 @@ from collections.abc import Generator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headway.core.model import INFINITY, OK, AttemptKind, FailureClass, Outcome
+from headway.core.model import INFINITY, OK, FailureClass, Outcome
 from headway.credentials import Credential, CredentialUnavailable
 from headway.errors import DeadlineExceeded
 from headway.record import Joint, kept_attempt, share_of
-from headway.share.answer import NOT_KEPT, Answer
+from headway.share.answer import Answer
 from headway.share.aside import Job
 from headway.share.board import Leg
 from headway.share.shelf import WAIT_S
@@ -30,27 +30,19 @@ from headway.share.tape import Head, Reader
 from headway.transport.alike import Keys, Wish, keys_of, reach_of, wish_of
 from headway.transport.keys import declared_credential
 from headway.transport.listener import Listener, own_copy, part
-from headway.transport.trial import State
+from headway.transport.shared_request import Gone, fail, keep
 
 if TYPE_CHECKING:
     import httpx2
 
     from headway.core.snapshot import Endpoint, Route, Snapshot
     from headway.transport.flight import Flight
-    from headway.transport.trial import Trial
     from headway.transport.wake import Waitable
 
 LOOK_EVERY_S = 1.0
 """How often a caller that waits for another's request sees whether that can still be made."""
-FINISHED = frozenset({"stop", "length", "tool_calls", "function_call", "completed"})
-"""Reasons to end that make an answer worth keeping: not those of a filter, or of a failure."""
-
 _leading: ContextVar[frozenset[str]] = ContextVar("headway_leading", default=frozenset())
 """Calls that the running code is making the request of: it would wait for itself."""
-
-
-class Gone(Exception):  # noqa: N818 - told to nobody: whoever waits makes a request of its own
-    """Whoever made the request is no more."""
 
 
 class Ask(NamedTuple):
@@ -125,7 +117,7 @@ def conduct(flight: Flight, sharing: Sharing) -> Steps:
 def _identified(flight: Flight, sharing: Sharing) -> Generator[Step, Any, Identified]:
     """What the call is, and a kept answer, if there is one."""
     try:
-        wish = wish_of(flight)
+        wish = None if flight.call.is_expired else wish_of(flight)
         if wish is None:
             return None, None, None
         call, shelf = flight.call, flight.host.shelf
@@ -239,7 +231,8 @@ def _followed(
         if head.streams:
             stream = sharing.stream_class(Listener(flight, leg, reader, leads=False))
         else:
-            stream = flight.desk.home.family.ByteStream(tape.body() or b"")
+            assert leg.body is not None
+            stream = flight.desk.home.family.ByteStream(leg.body)
     except BaseException as exc:
         part(leg, reader)
         if isinstance(exc, Exception):
@@ -307,93 +300,6 @@ def _response(flight: Flight, head: Head, stream: Any, decision: str) -> httpx2.
     )
 
 
-# --------------------------------------------------------------------------- the request's side
-
-
-def is_streaming(trial: Trial, response: httpx2.Response) -> bool:
-    """Whether the body is still coming."""
-    return trial.state is State.OPEN and not response.is_closed
-
-
-def opened(leg: Leg, trial: Trial, response: httpx2.Response) -> None:
-    """The request was answered: with a whole reply, or the beginning of a stream."""
-    tape, family = leg.tape, trial.flight.desk.home.family
-    leg.upstream, leg.trial = response, trial
-    head = Head(
-        response.status_code,
-        tuple((n, v) for n, v in response.headers.raw if n.lower() != b"set-cookie"),
-        {name: response.extensions[name] for name in _TOLD if name in response.extensions},
-        trial.endpoint.id,
-        trial.outcome,
-        streams=is_streaming(trial, response),
-    )
-    if head.streams:
-        leg.source = response.stream
-        tape.begin(head)
-        return
-    body: Any = response.stream
-    plain = not response.is_closed and isinstance(body, family.ByteStream)
-    tape.add(b"".join(body) if plain else response.content)
-    trial.flight.host.board.close(leg)
-    tape.begin(head)
-    tape.end()
-
-
-def fail(leg: Leg, error: BaseException, *, is_own: bool | None = None) -> None:
-    """There is no answer, or no more of it."""
-    if leg.board is not None:
-        leg.board.close(leg)
-    leg.tape.fail(error, is_own=_is_own(error) if is_own is None else is_own)
-
-
-def _is_own(error: BaseException) -> bool:
-    """Whether an end is the business of the one caller that made the request.
-
-    Its deadline, its cancellation, and whatever isn't an error of an API: its client was closed.
-    """
-    if isinstance(error, DeadlineExceeded):
-        return True
-    return not any(base.__name__ == "OpenAIError" for base in type(error).__mro__)
-
-
-def keep(leg: Leg) -> Job[None] | None:
-    """Keep the complete answer, if it is worth that; a job, where it takes time."""
-    key, trial, body = leg.kept_as, leg.trial, leg.tape.body()
-    if key is None or body is None or not _is_worth_keeping(trial):
-        return None
-    record, route = trial.record, trial.flight.call.route
-    head = leg.tape.head
-    assert head is not None, "an answer has a head"
-    answer = Answer(
-        status=head.status,
-        headers=tuple((n, v) for n, v in head.headers if n.lower() not in NOT_KEPT),
-        body=body,
-        endpoint_id=trial.endpoint.id,
-        model=trial.attempt.model,
-        expires_at=0.0,
-        usage=record.usage,
-        response_model=record.response_model,
-        service_tier=record.service_tier,
-        duration_s=record.duration_s,
-        busy_s=record.busy_s,
-    )
-    job: Job[None] | None = trial.flight.host.shelf.keep(key, answer, route)
-    return job
-
-
-def _is_worth_keeping(trial: Trial) -> bool:
-    """Complete, successful, and what the route stands for: no stand-in's answer."""
-    outcome, record = trial.outcome, trial.record
-    return (
-        outcome is not None
-        and outcome.kind is FailureClass.OK
-        and record.status == 200
-        and trial.attempt.kind is not AttemptKind.FALLBACK
-        and all(reason in FINISHED for reason in record.finish_reasons)
-    )
-
-
-_TOLD = ("http_version", "reason_phrase")
 _RESTAMPED = frozenset({
     b"x-headway-attempts", b"x-headway-policy-version", b"x-headway-decision",
 })  # fmt: skip

@@ -21,10 +21,8 @@ from headway.transport.shared import (
     Sharing,
     Step,
     conduct,
-    fail,
-    is_streaming,
-    opened,
 )
+from headway.transport.shared_request import fail, is_streaming, opened
 from headway.transport.shared_streams import pump
 from headway.transport.wake import asleep, current_loop, sleep
 

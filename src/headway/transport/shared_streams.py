@@ -18,7 +18,7 @@ from headway.share.shelf import WAIT_S
 from headway.transport.collecting import is_collecting
 from headway.transport.limits import DRAIN_S
 from headway.transport.listener import Listener, Next
-from headway.transport.shared import Gone, fail, keep
+from headway.transport.shared_request import Gone, fail, keep
 from headway.transport.wake import asleep, sleep
 
 if TYPE_CHECKING:
@@ -114,8 +114,9 @@ def _close_quietly(stream: SharedStream) -> None:
 def _finish(leg: Leg) -> None:
     """Fetch what follows the end of the answer: next to nothing, and for next to no time."""
     try:
-        for chunk in leg.chunks:
-            leg.tape.add(chunk)
+        if leg.trial.reads_are_limited:
+            for chunk in leg.chunks:
+                leg.tape.add(chunk)
     except Exception as exc:  # noqa: BLE001 - raised for whoever still reads
         fail(leg, exc)
         leg.source.close()
@@ -219,11 +220,12 @@ async def pump(leg: Leg) -> None:
     """Fetch the stream, for all, until it ends or nobody reads any more."""
     tape, trial = leg.tape, leg.trial
     room = _Room(tape)
-    async for chunk in leg.source:
-        tape.add(chunk)
-        trial.limits.deadline_at = tape.latest_deadline()
-        while not (tape.has_room(AHEAD_BYTES_MAX) or _is_complete(trial)):
-            await asleep(room, anyio.Event(), END_S)
+    async with contextlib.aclosing(leg.source.__aiter__()) as chunks:
+        async for chunk in chunks:
+            tape.add(chunk)
+            trial.limits.deadline_at = tape.latest_deadline()
+            while not (tape.has_room(AHEAD_BYTES_MAX) or _is_complete(trial)):
+                await asleep(room, anyio.Event(), END_S)
     job = keep(leg)
     if job is not None:
         await asleep(job, anyio.Event(), WAIT_S)

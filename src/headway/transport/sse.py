@@ -129,6 +129,12 @@ class StreamObserver:
         return decoded(self._partial.text)
 
     @property
+    def has_only_text(self) -> bool:
+        """All that came is text of one choice, and all of it was kept."""
+        partial = self._partial
+        return bool(partial.text) and not partial.tools and partial.room > 0 and not self._finish
+
+    @property
     def partial_tool_calls(self) -> tuple[dict[str, str], ...]:
         """Tool calls so far: {"id", "name", "arguments"}, arguments as far as they came."""
         return tuple(

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from headway.core.model import Send, Wait
 from headway.credentials import CredentialUnavailable
-from headway.transport import collecting
+from headway.transport import collecting, hedged
 from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight
-from headway.transport.hedged import fly_threads, threads_left
 from headway.transport.home import origin_of
 from headway.transport.keys import credential_refused, declared_credential
 from headway.transport.light import HELD_BYTES_MAX, Light, depart, replay
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from headway.core.snapshot import Endpoint
     from headway.transport.home import Home
     from headway.transport.ports import CallHost
+    from headway.transport.signer import Signer
 
 CLOSED = "Cannot send a request, as the client has been closed."
 """What the http libraries say, word for word."""
@@ -81,8 +81,11 @@ class Transport:
             flight.abandon()
             raise
 
-    def _forward(self, request: httpx2.Request) -> httpx2.Response:
-        response: httpx2.Response = self._pools.sync(request.url).handle_request(request)
+    def _forward(self, request: httpx2.Request, signer: Signer | None = None) -> httpx2.Response:
+        pools = self._pools
+        if signer is not None and signer is not self._desk.home.signer:
+            pools = signer.pools
+        response: httpx2.Response = pools.sync(request.url).handle_request(request)
         return response
 
     def _pass(self, request: httpx2.Request) -> httpx2.Response:
@@ -104,10 +107,11 @@ class Transport:
             return self._heard(detour, self._pass(request))
         try:
             secret = self._secret(detour.endpoint)
+            request = self._desk.detoured(detour, request, secret)
+            signer = self._signed(detour.endpoint, request)
         except CredentialUnavailable as exc:
             raise credential_refused(exc, detour.endpoint, request) from exc
-        request = self._desk.detoured(detour, request, secret)
-        response = self._forward(request)
+        response = self._forward(request, signer)
         response = self._follow(detour.endpoint, request, response, secret)
         answer = self._desk.returned(detour, response)
         if answer is not response:
@@ -130,7 +134,17 @@ class Transport:
             request, response = following, self._forward(following)
         return self._desk.unsigned(origin_of(request.url), response)
 
+    def _signed(self, endpoint: Endpoint, request: httpx2.Request) -> Signer | None:
+        """Have a request signed by the client that is its endpoint, if there is one."""
+        signer = self._desk.aim.target(endpoint).signer
+        if signer is not None:
+            signer.check(endpoint, self._desk.home)
+            signer.sign(request, self._desk.home)
+        return signer
+
     def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
+        if self._desk.aim.target(endpoint).signer is not None:
+            return None
         credential = declared_credential(self._host, endpoint)
         if credential is None:
             return None
@@ -140,8 +154,9 @@ class Transport:
 
     def _fly(self, flight: Flight) -> Trial:
         """Perform the call's actions until it is decided; the attempt to present."""
-        if flight.may_overlap and threads_left():
-            return flight.chosen(fly_threads(flight, self._attempt))
+        if flight.may_overlap and (room := hedged.workers.room()) is not None:
+            finish = hedged.fly_threads(flight, self._attempt, self._pools.sync, room)
+            return flight.chosen(finish)
         call = flight.call
         while True:
             action = call.next_action(flight.clock())
@@ -158,23 +173,31 @@ class Transport:
     def _observe(self, flight: Flight) -> httpx2.Response:
         """Send what the plain client sends, and watch what becomes of it."""
         trial = flight.observed()
-        self._send(flight, trial, None)
+        self._send(flight, trial, flight.outgoing(trial, None))
         return flight.present(trial)
 
     def _attempt(self, flight: Flight, trial: Trial) -> None:
         try:
             secret = self._secret(trial.endpoint)
+            request = flight.outgoing(trial, secret)
+            signer = None if request is flight.request else self._signed(trial.endpoint, request)
         except CredentialUnavailable as exc:
             trial.refused(exc)
         else:
-            self._send(flight, trial, secret)
+            self._send(flight, trial, request, secret, signer)
 
-    def _send(self, flight: Flight, trial: Trial, secret: tuple[str, str] | None) -> None:
+    def _send(
+        self,
+        flight: Flight,
+        trial: Trial,
+        request: httpx2.Request,
+        secret: tuple[str, str] | None = None,
+        signer: Signer | None = None,
+    ) -> None:
         """One attempt, up to the point where the call can go on."""
-        request = flight.outgoing(trial, secret)
         try:
             with flight.record.sending(trial.attempt):
-                response = self._forward(request)
+                response = self._forward(request, signer)
                 if response.status_code in REDIRECTS and not flight.is_observed:
                     response = self._follow(trial.endpoint, request, response, secret)
         except Exception as exc:
@@ -208,7 +231,7 @@ class Transport:
         if response.is_closed:  # a mock's reply, judged and left as it is
             return
         if trial.state is State.OPEN:
-            watched: Any = self._stream_class(trial, source, chunks)
+            watched: Any = self._stream_class(trial, source, chunks, self._go_on)
             response.stream = watched
             return
         trial.release()
@@ -216,6 +239,18 @@ class Transport:
             source.close()
         if trial.state in (State.WHOLE, State.FAILED):
             response.stream = trial.flight.desk.home.family.ByteStream(trial.body())
+
+    def _go_on(self, trial: Trial, error: BaseException) -> Trial:
+        """The attempt that brings the rest of an answer; raises `error` where there is none."""
+        flight = trial.flight
+        try:
+            onward = self._fly(flight)
+        except BaseException as exc:
+            flight.abandon()
+            if isinstance(exc, Exception):
+                raise error from exc
+            raise
+        return flight.onward(onward, error)
 
     # -- a light call (see `light`)
 

@@ -14,23 +14,21 @@ from typing import Any, Self
 
 import anyio
 
+from headway.core.model import INFINITY
 from headway.transport.limits import Limits
-
-TOO_LATE_S = 0.005
-"""A timer that would fire later than this after the end of a wait is set anew."""
 
 
 class Timed:
     """The same chunks; TimeoutError where the next one doesn't come in time."""
 
-    __slots__ = ("__weakref__", "_chunks", "_due", "_is_late", "_limits", "_reader", "_timer")
+    __slots__ = ("__weakref__", "_chunks", "_is_late", "_limits", "_reader", "_timer", "_until")
 
     def __init__(self, limits: Limits, chunks: Any) -> None:
         self._limits = limits
         self._chunks = chunks
         self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0
-        """When it fires."""
+        self._until = INFINITY
+        """The instant that it was set for."""
         self._reader: asyncio.Task[Any] | None = None
         """The task that waits for a chunk at present."""
         self._is_late = False
@@ -39,19 +37,18 @@ class Timed:
         return self
 
     async def __anext__(self) -> bytes:
-        left = self._limits.left_s()
+        until = self._limits.until
         chunk: bytes
-        if left is None:
+        if until == INFINITY:
             chunk = await self._chunks.__anext__()
             return chunk
         reader = _current_task()
         if reader is None:
-            with anyio.fail_after(left):
+            with anyio.fail_after(self._limits.left_s()):
                 chunk = await self._chunks.__anext__()
             return chunk
-        loop = reader.get_loop()
-        if self._timer is None or self._due > loop.time() + left + TOO_LATE_S:
-            self._arm(loop, left)
+        if self._timer is None or until < self._until:
+            self._arm(reader.get_loop(), until)
         cancelled_before = reader.cancelling()
         self._reader = reader
         try:
@@ -74,20 +71,20 @@ class Timed:
             self._timer.cancel()
             self._timer = None
 
-    def _arm(self, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+    def _arm(self, loop: asyncio.AbstractEventLoop, until: float) -> None:
         self.stop()
-        self._due = loop.time() + seconds
+        self._until = until
         # Weakly: a stream that was dropped must not be kept alive by its own clock.
-        self._timer = loop.call_at(self._due, _fire, weakref.ref(self), loop)
+        self._timer = loop.call_later(self._limits.left_s() or 0.0, _fire, weakref.ref(self), loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """The timer fired: has the wait been too long, or has it moved on?"""
         self._timer = None
-        reader, left = self._reader, self._limits.left_s()
-        if reader is None or left is None:
+        reader, until = self._reader, self._limits.until
+        if reader is None or until == INFINITY:
             return  # whoever waits next sets it anew
         if self._limits.exceeded() is None:
-            self._arm(loop, left)
+            self._arm(loop, until)
         else:
             self._is_late = True
             reader.cancel()

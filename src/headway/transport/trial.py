@@ -29,10 +29,12 @@ from headway.core.model import (
 )
 from headway.errors import pass_on
 from headway.transport import notes
+from headway.transport.continuing import prepare
 from headway.transport.decode import Inflater, UndecodableError, decoded, encoding_of
 from headway.transport.home import Origin
 from headway.transport.limits import Limits, limit_reads
 from headway.transport.sse import StreamObserver
+from headway.transport.sse_lines import BLANK
 
 if TYPE_CHECKING:
     import httpx2
@@ -45,6 +47,8 @@ BODY_BYTES_MAX = 32 * 1024 * 1024
 """A reply that isn't streamed is kept whole up to here, so that what it hides can be told."""
 ERROR_BYTES_MAX = 1024 * 1024
 """Error bodies end here; what a caller reads of them is the first lines."""
+NO_STREAM = "not_event_stream"
+"""What quirks call a document that came where events were asked for."""
 HELD_BYTES_MAX = 256 * 1024
 HELD_EVENTS_MAX = 64
 """How much of a stream may come without content before it is handed over all the same."""
@@ -198,7 +202,7 @@ class Trial:
             return self._read_enough()
         observer = self.observer
         assert observer is not None, "only streams are held"
-        out = self.feed(chunk)
+        out = self.feed(chunk) if not self.flight.is_continued else self._feed_onward(chunk)
         if out:
             self._held.append(out)
             self._bytes += len(out)
@@ -294,12 +298,18 @@ class Trial:
             self.state = State.WHOLE
             self.report(notes.with_tokens(OK, None, response.status_code))
             return
+        hidden: Outcome | None = None
         if flight.facts.stream:
             # The application waits for events: whatever this is, it isn't that.
             hidden = quirks.classify_body(
                 self.headers, plain, surface=flight.facts.surface, stream=True
             )
-            outcome, facts = hidden or OK, quirks.ReplyFacts()
+            if flight.is_delegated and hidden is not None and hidden.error_type == NO_STREAM:
+                # An answer all the same. Without a policy it stays what the plain client makes of
+                # it: an empty stream.
+                hidden = None
+        if hidden is not None:
+            outcome, facts = hidden, quirks.ReplyFacts()
         else:
             outcome, facts = quirks.read_reply(
                 self.headers,
@@ -399,6 +409,22 @@ class Trial:
             return _nothing
         return observer.quick
 
+    def _feed_onward(self, chunk: bytes) -> bytes:
+        """The same for the rest of an answer, whose beginning the application has had: no event
+        before the first content is handed on."""
+        observer, feed, start = self.observer, self.feed, 0
+        assert observer is not None
+        out: list[bytes] = []
+        for blank in BLANK.finditer(chunk):
+            piece = feed(chunk[start : blank.end()])
+            start = blank.end()
+            if observer.content_events:
+                out.append(piece)
+        piece = feed(chunk[start:])
+        if observer.content_events:
+            out.append(piece)
+        return b"".join(out)
+
     def _feed_inflated(self, chunk: bytes) -> bytes:
         assert self.observer is not None
         assert self._inflater is not None
@@ -421,6 +447,18 @@ class Trial:
         if self._refill_at is not None and outcome.kind is FailureClass.OK:
             outcome = outcome._replace(retry_after_s=self._refill_at - self.flight.clock())
         self.report(outcome)
+
+    def interrupted(self, outcome: Outcome) -> bool:
+        """Report that the answer broke off. True: the call goes on from another attempt."""
+        is_over = self.finished or outcome.kind is FailureClass.CANCELLED
+        if is_over or not prepare(self):
+            self.report(outcome)
+            return False
+        self.finished = True
+        self.outcome = outcome
+        flight = self.flight
+        self.record.continued = flight.call.on_interruption(self.attempt, outcome, flight.clock())
+        return self.record.continued
 
     def report(self, outcome: Outcome) -> None:
         """Report the attempt's end to the call. Only the first report counts."""

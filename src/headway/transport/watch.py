@@ -11,12 +11,13 @@ import _thread
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from headway.transport.collecting import is_collecting
+from headway.transport.continuing import marker
 from headway.transport.handover import Handover
 from headway.transport.limits import DRAIN_S
 from headway.transport.timed import Timed
@@ -34,12 +35,18 @@ class WatchedStream:
     """A sync stream. Iterating it again goes on where it was."""
 
     def __init__(
-        self, trial: Trial, source: httpx2.SyncByteStream, chunks: Iterator[bytes]
+        self,
+        trial: Trial,
+        source: httpx2.SyncByteStream,
+        chunks: Iterator[bytes],
+        go_on: Callable[[Trial, BaseException], Trial],
     ) -> None:
         self._trial = trial
         self._handover = Handover(trial)
         self._source = source
         self._chunks = chunks
+        self._go_on = go_on
+        self._rest: Any = None
         self._pid = os.getpid()
         self._is_over = False
         self._is_closed = False
@@ -82,8 +89,17 @@ class WatchedStream:
         self._is_over = True
         if out:
             yield out
-        if error is not None:
+        if error is None:
+            return
+        if not handover.goes_on:
             raise error
+        self._trial.release()
+        self._source.close()
+        onward = self._go_on(self._trial, error)
+        assert onward.response is not None
+        self._rest = onward.response.stream
+        yield marker(self._trial, onward)
+        yield from self._rest
 
     def close(self) -> None:
         """End the attempt, wherever it is, and give the connection back."""
@@ -93,6 +109,8 @@ class WatchedStream:
             _thread.start_new_thread(_close_quietly, (self,))
             return
         self._is_closed = True
+        if self._rest is not None:
+            self._rest.close()
         if os.getpid() != self._pid:
             # The connection is the parent's, and so may be whoever held its pool's lock at the
             # fork: draining would steal its bytes, closing could wait for ever.
@@ -138,6 +156,7 @@ class AsyncWatchedStream:
         source: httpx2.AsyncByteStream,
         chunks: AsyncIterator[bytes],
         loop: Any,
+        go_on: Callable[[Trial, BaseException], Awaitable[Trial]],
     ) -> None:
         self._trial = trial
         self._handover = Handover(trial)
@@ -149,6 +168,8 @@ class AsyncWatchedStream:
             trial.limits.is_bounded and not trial.reads_are_limited and not trial.flight.is_observed
         )
         self._awaited = Timed(trial.limits, chunks) if needs_timer else chunks
+        self._go_on = go_on
+        self._rest: Any = None
         self._pid = os.getpid()
         self._is_over = False
         self._is_closed = False
@@ -191,14 +212,26 @@ class AsyncWatchedStream:
         self._is_over = True
         if out:
             yield out
-        if error is not None:
+        if error is None:
+            return
+        if not handover.goes_on:
             raise error
+        self._trial.release()
+        await self._source.aclose()
+        onward = await self._go_on(self._trial, error)
+        assert onward.response is not None
+        self._rest = onward.response.stream
+        yield marker(self._trial, onward)
+        async for chunk in self._rest:
+            yield chunk
 
     async def aclose(self) -> None:
         """End the attempt, wherever it is, and give the connection back."""
         if self._is_closed:
             return
         self._is_closed = True
+        if self._rest is not None:
+            await self._rest.aclose()
         if os.getpid() != self._pid:  # as above
             self._trial.closed()
             return

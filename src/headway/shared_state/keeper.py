@@ -1,0 +1,162 @@
+"""The thread that borrows for a router, so that no call does.
+
+Started by the first call, never at construction; a daemon, gone soon after its router is closed,
+collected, or idle. A forked child starts its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from headway.core.model import FleetStoreChanged
+
+if TYPE_CHECKING:
+    from headway.core.engine import Engine
+    from headway.core.model import Sink
+    from headway.shared_state.store import RateStore
+
+log = logging.getLogger("headway")
+
+THREAD_NAME = "headway-fleet"
+EVERY_S = 0.1
+"""Between two loans. A call that finds the balance empty waits this long, or less."""
+VALID_S = 0.6
+"""A loan that is not followed by another in this time no longer rules: the own share does."""
+LOST_EVERY_S = 1.0
+"""Between two attempts while the store can't be asked."""
+IDLE_S = 60.0
+"""With nothing to borrow for this long the thread ends; the next call starts another."""
+
+
+class FleetStatus(NamedTuple):
+    """How rates are shared, as of now."""
+
+    is_reachable: bool | None
+    """Whether the store answered last time; None: not asked yet."""
+    since_s: float | None
+    """For how long that has been so."""
+    reason: str
+    """What went wrong, "" where nothing did."""
+
+
+class FleetKeeper:
+    """Borrows for one engine from one store.
+
+    `step` is one turn and may be called by a driver of one's own (a simulator, a test).
+    """
+
+    def __init__(
+        self, engine: Engine, store: RateStore, *, clock: Callable[[], float], on_event: Sink
+    ) -> None:
+        self._engine = engine
+        self._store = store
+        self._clock = clock
+        self._on_event = on_event
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._is_reachable: bool | None = None
+        self._changed_at = 0.0
+        self._reason = ""
+        self._borrowed_at = clock()
+
+    def status(self) -> FleetStatus:
+        """What is known of the store."""
+        since = None if self._is_reachable is None else self._clock() - self._changed_at
+        return FleetStatus(self._is_reachable, since, self._reason)
+
+    def ensure_started(self) -> None:
+        """Start the thread, unless it runs. Called as each call begins: one attribute test."""
+        if self._thread is None and not self._stop.is_set():
+            self._start()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return  # another call was first
+            ref = weakref.ref(self)
+            thread = threading.Thread(target=_run, args=(ref, self._stop), name=THREAD_NAME)
+            thread.daemon = True
+            self._borrowed_at = self._clock()
+            try:
+                thread.start()
+            except RuntimeError as exc:  # no threads left, or the interpreter is ending
+                log.warning("rates are not shared with the fleet: %s", exc)
+                return
+            self._thread = thread
+
+    def step(self) -> float | None:
+        """Borrow once; seconds until the next turn, or None when there is no need for one."""
+        engine, now = self._engine, self._clock()
+        wants = engine.wants(now)
+        if not wants:
+            if self._is_reachable:
+                engine.lend((), now, next_s=EVERY_S, valid_s=VALID_S)
+            return EVERY_S if now - self._borrowed_at < IDLE_S else None
+        self._borrowed_at = now
+        try:
+            loans = self._store.lend(wants)
+        except Exception as exc:  # noqa: BLE001 - whatever a store raises
+            engine.lose()
+            self._note(False, type(exc).__name__, now)
+            return LOST_EVERY_S
+        now = self._clock()
+        engine.lend(loans, now, next_s=EVERY_S, valid_s=VALID_S)
+        self._note(True, "", now)
+        return EVERY_S
+
+    def close(self) -> None:
+        """Borrow no more."""
+        self._stop.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=1.0)
+        with contextlib.suppress(Exception):
+            self._store.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: the thread lives on in the parent only."""
+        self._lock = threading.Lock()
+        was_closed = self._stop.is_set()
+        self._stop = threading.Event()
+        if was_closed:
+            self._stop.set()
+        self._thread = None
+        self._store.after_fork()
+
+    def rest(self) -> None:
+        """The thread ends for want of work; the next call starts another."""
+        with self._lock:
+            self._thread = None
+
+    def _note(self, is_reachable: bool, reason: str, now: float) -> None:
+        if self._is_reachable is is_reachable:
+            self._reason = reason
+            return
+        first = self._is_reachable is None
+        self._is_reachable, self._reason, self._changed_at = is_reachable, reason, now
+        if not (first and is_reachable):
+            self._on_event(FleetStoreChanged(is_reachable, reason, now))
+
+
+def _run(ref: weakref.ref[FleetKeeper], stop: threading.Event) -> None:
+    # Holds the keeper only while it works: a router that is forgotten takes its thread with it.
+    while not stop.is_set():
+        keeper = ref()
+        if keeper is None:
+            return
+        try:
+            wait_s = keeper.step()
+        except Exception:
+            log.exception("sharing rates with the fleet failed")
+            wait_s = LOST_EVERY_S
+        if wait_s is None:
+            keeper.rest()
+            return
+        del keeper
+        stop.wait(wait_s)
