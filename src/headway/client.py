@@ -13,15 +13,17 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, cast
 
 import openai
+from openai._models import FinalRequestOptions
 
 from headway.errors import WrapError
 from headway.hosts import split_url
 from headway.transport.async_ import AsyncTransport
 from headway.transport.family import family_of
 from headway.transport.home import Home
+from headway.transport.signer import Signer
 from headway.transport.sync import Transport
 
 if TYPE_CHECKING:
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
     from headway.router import Router
 
 ClientT = TypeVar("ClientT", bound="openai.OpenAI | openai.AsyncOpenAI | ModuleType")
+EndpointClients: TypeAlias = (
+    "openai.OpenAI | openai.AsyncOpenAI | Sequence[openai.OpenAI | openai.AsyncOpenAI]"
+)
+"""A client that is an endpoint, or one for sync and one for async code."""
 
 POLICY_VARIABLE = "HEADWAY_POLICY"
 KEYS_VARIABLE = "HEADWAY_POLICY_KEYS"
@@ -53,6 +59,7 @@ class RouterOptions(TypedDict, total=False):
     mode: str
     zone: str | None
     credentials: Mapping[str, Credential]
+    clients: Mapping[str, EndpointClients] | None
     allowed_hosts: Sequence[str] | None
     public_keys: PublicKeys | Mapping[str, str | bytes] | None
     allow_unsigned: bool
@@ -118,9 +125,11 @@ def wrap(  # long: the checks of one public call
         family,
         base_url=str(base.base_url),
         azure=isinstance(base, openai.AzureOpenAI | openai.AsyncAzureOpenAI),
-        signed=getattr(base, "_provider_runtime", None) is not None,
         attempts_max=base.max_retries + 1,
         follows_redirects=bool(http.follow_redirects),
+        is_async=isinstance(base, openai.AsyncOpenAI),
+        signer=Signer(base, "the wrapped one") if _signs(base) else None,
+        new_options=FinalRequestOptions.construct,
     )
     seam = (
         Transport(chosen, cast("httpx2.Client", http), home)
@@ -128,6 +137,11 @@ def wrap(  # long: the checks of one public call
         else AsyncTransport(chosen, cast("httpx2.AsyncClient", http), home)
     )
     return cast("ClientT", _copy_of(base, _clone(http, seam)))
+
+
+def _signs(client: openai.OpenAI | openai.AsyncOpenAI) -> bool:
+    """Whether it signs requests before they are sent (Bedrock, Vertex): no key would do."""
+    return getattr(client, "_provider_runtime", None) is not None
 
 
 # --------------------------------------------------------------------------- copies
@@ -153,9 +167,13 @@ def _over_aiohttp(client: object, transport: str) -> openai.AsyncOpenAI:
 
 def _copy_of(client: openai.OpenAI | openai.AsyncOpenAI, http: Any) -> object:
     # A client may have been built without credentials (the module client is): copying it must not
-    # ask for them. And copy() forgets that responses are to be validated strictly.
+    # ask for them. And copy() forgets that responses are to be validated strictly and, before
+    # openai 3, which deployment an Azure client is for.
     wrapped = client.copy(http_client=http, _enforce_credentials=False)
     wrapped._strict_response_validation = client._strict_response_validation
+    for name in ("_azure_endpoint", "_azure_deployment"):
+        if hasattr(client, name):
+            setattr(wrapped, name, getattr(client, name))
     return wrapped
 
 

@@ -1,3 +1,4 @@
+# long: one public class: its parameters, and what the transports ask of it
 """Router: the state of one process, shared by any number of clients.
 
 It owns the engine (decisions), the policy supply (where decisions come from), the books (what calls
@@ -48,10 +49,12 @@ from headway.share.shelf import Shelf
 from headway.task import current_scope
 from headway.transport import body as bodies
 from headway.transport.pins import PinMap
+from headway.transport.signer import Signer, signers_of, with_signers
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
 
+    from headway.client import EndpointClients
     from headway.policy.signing import PublicKeys
     from headway.policy.sources import PolicyArgument
     from headway.shared_state import FleetKeeper, FleetStatus
@@ -94,6 +97,10 @@ class Router:
             what would have been done.
         zone: where this process runs; selects weights and round-trip times.
         credentials: name -> `Credential`; a document can only name them.
+        clients: name -> a client of the SDK that is an endpoint of its own: it brings its key, or
+            signs each request (Azure, Bedrock, Vertex), and sends through its own http client. For
+            endpoints that name it as their credential, or are called like it. A list of two gives
+            a sync and an async one.
         allowed_hosts: host patterns a fetched document may send calls to.
         own_hosts: hosts that are always allowed: `wrap` puts the client's own here.
         public_keys: who must have signed the document: key id -> Ed25519 public key, one of them
@@ -126,6 +133,7 @@ class Router:
         mode: str = "enforce",
         zone: str | None = None,
         credentials: Mapping[str, Credential] | None = None,
+        clients: Mapping[str, EndpointClients] | None = None,
         allowed_hosts: Sequence[str] | None = None,
         own_hosts: Sequence[str] = (),
         public_keys: PublicKeys | Mapping[str, str | bytes] | None = None,
@@ -147,9 +155,10 @@ class Router:
         self.wall_clock: Callable[[], float] = getattr(clock, "wall", time.time)
         self.rng: Rng = rng if rng is not None else random.Random()
         self.pins = PinMap()
+        self._signers = signers_of(clients or {})
+        self._credentials = with_signers(credentials or {}, self._signers)
         self.board = Board()
         self.shelf = self._new_shelf(response_cache)
-        self._credentials = dict(credentials or {})
         self._hook = on_event
         self._is_closed = False
         tasklog.ensure_installed()
@@ -302,6 +311,11 @@ class Router:
         if endpoint.credential is None:
             return None
         return credential_named(endpoint.credential, endpoint.base_url, self._credentials)
+
+    def signer_for(self, endpoint: Endpoint, *, is_async: bool) -> Signer | None:
+        """The client that is this endpoint, of this colour if there is one; None: a key will do."""
+        found = self._signers.get(endpoint.credential or endpoint.id)
+        return None if found is None else found.get(is_async) or found[not is_async]
 
     def ensure_started(self) -> None:
         """Start the policy refresh, at the first call and again after a fork."""

@@ -283,7 +283,6 @@ class Bench:
             engine.world.pool(chosen, now),
             groups_for(chosen, engine.snapshot, asked, engine.world.zone),
             0.0,
-            INFINITY,
         )
 
     @property

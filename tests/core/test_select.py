@@ -246,6 +246,25 @@ def test_outstanding_counts_against_the_weight() -> None:
     assert shares(made, choice())["a"] == pytest.approx(0.75, abs=0.01)
 
 
+def test_outstanding_does_not_draw_calls_back_to_what_is_known_to_be_slow() -> None:
+    made = candidates({"a": 1, "b": 1})
+    slow(made[0], 3.0)
+    slow(made[1], 1.0)
+    made[1].state.inflight = 2  # twice what each of two equals would carry
+    assert shares(made, choice())["a"] < 0.2
+    made[1].state.inflight = 20
+    assert shares(made, choice())["a"] > 0.99
+
+
+def test_outstanding_evens_out_what_a_few_calls_happen_to_say() -> None:
+    made = candidates({"a": 1, "b": 1})
+    slow(made[0], 1.2)
+    slow(made[1], 0.8)
+    assert shares(made, choice())["a"] == pytest.approx(0.159, abs=0.01)
+    made[1].state.inflight = 1
+    assert shares(made, choice())["a"] == pytest.approx(0.79, abs=0.01)
+
+
 def test_many_outstanding_do_not_underflow() -> None:
     made = candidates({"a": 1, "b": 1})
     made[0].state.inflight, made[1].state.inflight = 100_000, 100_001
@@ -290,6 +309,38 @@ def test_two_draws_are_of_two_different_endpoints() -> None:
     made[0].state.inflight = 9
 
     assert shares(made, choice(choices=2), draws=2000)["a"] == 0.0
+
+
+def test_of_more_draws_the_least_loaded_is_kept() -> None:
+    made = candidates({"a": 1, "b": 1, "c": 1, "d": 1})
+    for i, c in enumerate(made):
+        c.state.inflight = i
+
+    three = shares(made, choice(choices=3))
+    assert three["a"] == pytest.approx(0.75, abs=0.02)  # it is among three of four
+    assert three["c"] == three["d"] == 0.0
+    assert shares(made, choice(choices=8), draws=500)["a"] == 1.0
+
+
+# ---------------------------------------------------------------- objectives
+
+
+def test_what_is_predicted_past_its_objective_is_drawn_less_and_what_keeps_it_as_before() -> None:
+    made = candidates({"a": 1, "b": 1, "c": 1})
+    made[0].excess, made[1].excess = 1.3, 0.9
+    promised = choice()._replace(is_promised=True)
+
+    found = shares(made, promised)
+    assert found["a"] == pytest.approx(0.367879 / 2.367879, abs=0.01)
+    assert found["b"] == pytest.approx(found["c"], abs=0.02)
+    assert shares(made, choice())["a"] == pytest.approx(1 / 3, abs=0.02)
+
+
+def test_an_objective_nobody_keeps_changes_nothing() -> None:
+    made = candidates({"a": 3, "b": 1})
+    made[0].excess = made[1].excess = 9.0
+
+    assert shares(made, choice()._replace(is_promised=True))["a"] == pytest.approx(0.75, abs=0.01)
 
 
 # ---------------------------------------------------------------- exploration

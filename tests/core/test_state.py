@@ -14,7 +14,7 @@ from headway.core.expect import expect, expected_output, planned_latency_s
 from headway.core.model import Health
 from headway.core.select import Candidate
 from headway.core.snapshot import Capacity, Price
-from headway.core.state import EndpointState, Pool, size_bucket, slow_start
+from headway.core.state import EndpointState, Pool, Tally, size_bucket, slow_start
 from headway.core.world import World, credential_key
 from tests.core.build import Even, endpoint, facts, profile, route
 
@@ -30,16 +30,30 @@ def test_nothing_is_known_of_an_endpoint_before_its_first_answer() -> None:
     assert state_of().residual(0.0) is None
 
 
-def test_a_fifth_of_each_new_ratio_is_folded_in() -> None:
+def test_the_first_ratio_counts_for_half_and_later_ones_for_a_fifth() -> None:
     state = state_of()
+    known = 1.0
+    for gain in (1 / 2, 1 / 3, 1 / 4, 1 / 5, 1 / 5, 1 / 5):
+        state.observe_latency(2.0, 1.0, 0.0)
+        known += gain * (2.0 - known)
+        assert state.residual(0.0) == pytest.approx(known)
 
-    state.observe_latency(2.0, 1.0, 0.0)
-    assert state.residual(0.0) == pytest.approx(1.2)  # 1 + 0.2 x (2 - 1)
-    state.observe_latency(2.0, 1.0, 0.0)
-    assert state.residual(0.0) == pytest.approx(1.36)
+
+def test_after_a_pause_a_ratio_counts_for_more_again() -> None:
+    """Two minutes apart, samples are first ones; one minute, and half of their number is gone."""
+    state = state_of()
+    for _ in range(8):
+        state.observe_latency(1.0, 1.0, 0.0)
+    state.observe_latency(2.0, 1.0, 60.0)
+    assert state.residual(60.0) == pytest.approx(1.2)  # 1 / (1 + 5)
+    state.observe_latency(1.0, 1.0, 60.0)
+
+    state.observe_latency(4.0, 1.0, 180.0)
+    before = 1.0 + 0.16 * (1 - 1 / 40)  # no pause fades what few calls were made in
+    assert state.residual(180.0) == pytest.approx(before + 0.5 * (4.0 - before), rel=0.02)
 
 
-@pytest.mark.parametrize(("seen", "first"), [(100.0, 1.6), (0.01, 0.9), (1.0, 1.0)])
+@pytest.mark.parametrize(("seen", "first"), [(100.0, 2.5), (0.01, 0.75), (1.0, 1.0)])
 def test_one_ratio_is_clipped_between_a_half_and_four(seen: float, first: float) -> None:
     state = state_of()
     state.observe_latency(seen, 1.0, 0.0)
@@ -54,23 +68,59 @@ def test_a_call_without_a_plan_says_nothing() -> None:
     assert state.residual(0.0) == 1.0
 
 
-def test_evidence_fades_to_neutral_over_three_minutes_and_is_then_gone() -> None:
-    state = state_of()
-    state.observe_latency(4.0, 1.0, 100.0)  # 1.6
+def busy(tally: Tally, calls: int = 1000) -> None:
+    """Calls that other endpoints have answered."""
+    tally.answered += calls
 
-    assert state.residual(100.0) == pytest.approx(1.6)
-    assert state.residual(190.0) == pytest.approx(1.3)
+
+def test_evidence_fades_to_neutral_over_three_minutes_and_is_then_gone() -> None:
+    tally = Tally()
+    state = EndpointState(endpoint("a"), None, tally)
+    state.observe_latency(4.0, 1.0, 100.0)  # 2.5
+    busy(tally)
+
+    assert state.residual(100.0) == pytest.approx(2.5)
+    assert state.residual(190.0) == pytest.approx(1.75)
     assert state.residual(279.0) == pytest.approx(1.0, abs=0.01)
     assert state.residual(280.0) is None
 
 
+def test_evidence_of_a_quiet_process_fades_over_forty_calls_or_a_quarter_of_an_hour() -> None:
+    tally = Tally()
+    state = EndpointState(endpoint("a"), None, tally)
+    state.observe_latency(4.0, 1.0, 100.0)  # 2.5
+
+    busy(tally, 10)
+    assert state.residual(280.0) == pytest.approx(1.0 + 1.5 * 0.75)
+    assert state.residual(145.0) == pytest.approx(1.0 + 1.5 * 0.75)  # as much by time as by calls
+    assert state.residual(1000.0 - 0.01) == pytest.approx(1.0, abs=0.01)
+    assert state.residual(1000.0) is None
+    busy(tally, 30)
+    assert state.residual(279.0) == pytest.approx(1.0, abs=0.01)
+    assert state.residual(280.0) is None
+
+
+def test_endpoints_of_one_process_count_calls_together() -> None:
+    world = World(zone=None, rng=Even())
+    slow, other = world.state(endpoint("a")), world.state(endpoint("b"))
+    slow.observe_latency(4.0, 1.0, 0.0)
+    for _ in range(40):
+        other.observe_latency(1.0, 1.0, 179.0)
+
+    assert slow.residual(179.0) == pytest.approx(1.0, abs=0.02)
+    assert slow.residual(180.0) is None
+
+
 def test_new_evidence_builds_on_what_is_left_of_the_old() -> None:
-    state = state_of()
-    state.observe_latency(4.0, 1.0, 0.0)  # 1.6
+    tally = Tally()
+    state = EndpointState(endpoint("a"), None, tally)
+    state.observe_latency(4.0, 1.0, 0.0)  # 2.5
+    busy(tally)
 
-    state.observe_latency(1.0, 1.0, 90.0)  # 1.3, a fifth of the way back to 1
+    state.observe_latency(1.0, 1.0, 90.0)  # from 1.75 back towards 1; the first a quarter forgotten
 
-    assert state.residual(90.0) == pytest.approx(1.24)
+    gain = 1.0 / (1.0 + 0.25 + 1.0)
+    assert state.residual(90.0) == pytest.approx(1.75 - gain * 0.75)
 
 
 @given(st.lists(st.tuples(st.floats(0, 500), st.floats(0, 1e6), st.floats(0, 1e3)), max_size=40))
@@ -384,12 +434,12 @@ def test_a_warm_prefix_need_not_be_prefilled_again() -> None:
 
 def test_own_evidence_scales_the_expectation() -> None:
     chosen = candidate(profile=profile(1.0, 0.0))
-    chosen.state.observe_latency(2.0, 1.0, 0.0)  # residual 1.2
+    chosen.state.observe_latency(2.0, 1.0, 0.0)  # residual 1.5
     r = route({"a": 1})
 
     expect(chosen, facts(), r, Pool(r, 0.0), None, 0.0)
 
-    assert chosen.expected_s == pytest.approx(1.2)
+    assert chosen.expected_s == pytest.approx(1.5)
 
 
 def test_without_a_profile_the_pools_own_mean_is_expected() -> None:

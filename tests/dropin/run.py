@@ -1,34 +1,74 @@
 """Run openai-python's own tests with plain and with wrapped clients, and compare test by test.
 
-    python tests/dropin/run.py                        this interpreter's openai
+    python tests/dropin/run.py                        this interpreter's openai, all suites
     python tests/dropin/run.py --openai "2.54.*"      in a virtual environment made for it
+    python tests/dropin/run.py --suite client         one of: client, lib, resources
     python tests/dropin/run.py --suite tests/lib/chat
+    python tests/dropin/run.py --record               write the figures into the documents
 
-The tests come from the source distribution of the very version that is installed. Exits non-zero
-when a wrapped client fails a test that the plain one passes, other than the known four.
+The tests come from the source distribution of the very version that is installed; those of resources
+talk to a mock server (`mock_api.py`). Exits non-zero when a wrapped client fails a test that the plain
+one passes, other than the known four.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
 import subprocess
 import sys
 import tarfile
 import tempfile
 import tomllib
 import xml.etree.ElementTree as ET
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "src"
-SUITES = (
-    "tests/test_client.py",
-    "tests/test_streaming.py",
-    "tests/test_response.py",
-    "tests/test_legacy_response.py",
-    "tests/test_module_client.py",
+PAGE = HERE.parents[1] / "docs" / "reference" / "dropin.md"
+sys.path.insert(0, str(HERE))  # it is run as a script
+
+from mock_api import document_for, mock_server  # noqa: E402
+
+
+class Suite(NamedTuple):
+    """Tests of the SDK that are run together."""
+
+    paths: tuple[str, ...]
+    modes: tuple[str, ...] = ("wrapped", "policy")
+    """wrapped: as without a policy. policy: under an enforced one."""
+    needs_mock: bool = False
+
+
+RESOURCES = (
+    *("audio", "batches", "chat", "embeddings", "files", "images", "responses", "vector_stores"),
 )
+SUITES = {
+    "client": Suite(
+        (
+            "tests/test_client.py",
+            "tests/test_streaming.py",
+            "tests/test_response.py",
+            "tests/test_legacy_response.py",
+            "tests/test_module_client.py",
+        ),
+        modes=("wrapped",),  # they count the SDK's own retries, which a policy owns
+    ),
+    "lib": Suite(("tests/lib",)),
+    "resources": Suite(
+        tuple(
+            f"tests/api_resources/{name}"
+            for resource in RESOURCES
+            for name in (resource, f"test_{resource}.py")
+        ),
+        needs_mock=True,
+    ),
+}
 EXPECTED = frozenset(
     f"tests.test_client.{cls}::{test}"
     for cls in ("TestOpenAI", "TestAsyncOpenAI")
@@ -38,6 +78,9 @@ EXPECTED = frozenset(
     )
 )
 """These assert that the transport's class is defined in the http library, and read its pool."""
+EXPECTED_BY_POLICY = re.compile(r"tests\.api_resources\..*(_overload_2|TestSpeech|TestAsyncSpeech)")
+"""The mock server answers calls for a stream with a document: under a policy an error, not an empty
+stream."""
 
 
 SUITE_NEEDS = (
@@ -90,27 +133,30 @@ def source_of(version: str, python: str, cache: Path) -> Path:
     return root
 
 
-def outcomes(root: Path, python: str, suites: list[str], *, wrapped: bool) -> dict[str, str]:
-    """Test id -> passed | failed | skipped."""
+def outcomes(root: Path, python: str, paths: list[str], mode: str, mock: str) -> dict[str, str]:
+    """Test id -> passed | failed | skipped. `mode`: plain, wrapped or policy."""
     report = Path(tempfile.mkdtemp()) / "report.xml"
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(HERE), str(SOURCE)]),
         "PYTHONDONTWRITEBYTECODE": "1",
+        "HEADWAY_DROPIN": mode,
     }
+    if mock:
+        environment["TEST_API_BASE_URL"] = mock
     command = [python, "-m", "pytest", "-q", "-o", "addopts=", "-p", "no:cacheprovider"]
     command += ["--tb=short", f"--junitxml={report}"]
-    if wrapped:
+    if mode != "plain":
         command += ["-p", "wrap_plugin"]
     done = subprocess.run(
-        [*command, *suites], cwd=root, env=environment, capture_output=True, text=True, check=False
+        [*command, *paths], cwd=root, env=environment, capture_output=True, text=True, check=False
     )
-    log = report.with_name("wrapped.log" if wrapped else "plain.log")
+    log = report.with_name(f"{mode}.log")
     log.write_text(done.stdout + done.stderr)
     if not report.exists():
         print(done.stdout[-3000:], done.stderr[-3000:])
         raise SystemExit(f"pytest gave no report (exit {done.returncode})")
-    print(f"{'wrapped' if wrapped else 'plain  '}: {done.stdout.strip().splitlines()[-1]}  [{log}]")
+    print(f"  {mode:8}{done.stdout.strip().splitlines()[-1]}  [{log}]", flush=True)
     results: dict[str, str] = {}
     for case in ET.parse(report).iter("testcase"):
         kinds = {child.tag for child in case}
@@ -122,10 +168,81 @@ def outcomes(root: Path, python: str, suites: list[str], *, wrapped: bool) -> di
     return results
 
 
+class Finding(NamedTuple):
+    """One suite in one mode, against the plain client."""
+
+    suite: str
+    mode: str
+    plain: Counter[str]
+    wrapped: Counter[str]
+    worse: list[str]
+    unexpected: list[str]
+
+
+def is_expected(test: str, mode: str) -> bool:
+    """Whether a test can't pass with a wrapped client."""
+    if mode == "policy" and EXPECTED_BY_POLICY.match(test):
+        return True
+    return test.partition("[")[0] in EXPECTED
+
+
+def compare(
+    name: str, suite: Suite, root: Path, python: str, options: argparse.Namespace
+) -> Iterator[Finding]:
+    """Run a suite with plain and with wrapped clients."""
+    paths = [path for path in suite.paths if (root / path).exists()]
+    print(f"{name}: {' '.join(paths)}", flush=True)
+    with contextlib.ExitStack() as stack:
+        mock = ""
+        if suite.needs_mock:
+            document = options.spec or document_for(version_of(python), python, options.cache)
+            mock = stack.enter_context(mock_server(document, options.cache))
+        plain = outcomes(root, python, paths, "plain", mock)
+        if "passed" not in plain.values():
+            raise SystemExit("no test passed with plain clients: nothing to compare with")
+        for mode in suite.modes:
+            wrapped = outcomes(root, python, paths, mode, mock)
+            worse = sorted(
+                test
+                for test, state in plain.items()
+                if test not in wrapped or (state == "passed" and wrapped[test] != "passed")
+            )
+            unexpected = [test for test in worse if not is_expected(test, mode)]
+            counts = (Counter(plain.values()), Counter(wrapped.values()))
+            yield Finding(name, mode, *counts, worse, unexpected)
+
+
+def record(version: str, findings: list[Finding]) -> None:
+    """Write the figures of this version into the documents."""
+    lines = [
+        "| suite | clients | passed | failed | skipped | worse than plain |",
+        "| --- " * 6 + "|",
+    ]
+    for finding in findings:
+        if finding.mode == "wrapped":
+            lines.append(_line(finding.suite, "plain", finding.plain, "-"))
+        lines.append(_line(finding.suite, finding.mode, finding.wrapped, str(len(finding.worse))))
+    table = "\n".join(lines) + "\n"
+    place = re.compile(rf"(<!-- figures: {re.escape(version)} -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+    text = PAGE.read_text()
+    if not place.search(text):
+        raise SystemExit(f"{PAGE} has no place for the figures of {version}")
+    PAGE.write_text(place.sub(lambda found: f"{found[1]}{table}{found[3]}", text))
+
+
+def _line(suite: str, mode: str, counts: Counter[str], worse: str) -> str:
+    cells = [suite, mode, *(f"{counts[state]:,}" for state in ("passed", "failed", "skipped"))]
+    return f"| {' | '.join([*cells, worse])} |"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--openai", help="a version like 2.54.*; default: the one installed here")
-    parser.add_argument("--suite", action="append", help="default: the client's own five files")
+    parser.add_argument(
+        "--suite", action="append", help=f"{', '.join(SUITES)}, or a path of theirs"
+    )
+    parser.add_argument("--spec", type=Path, help="the OpenAPI document for the mock server")
+    parser.add_argument("--record", action="store_true", help=f"write the figures into {PAGE.name}")
     parser.add_argument(
         "--cache", type=Path, default=Path(tempfile.gettempdir()) / "headway-dropin"
     )
@@ -133,20 +250,19 @@ def main() -> int:
     python = environment_for(options.openai, options.cache) if options.openai else sys.executable
     version = version_of(python)
     root = source_of(version, python, options.cache)
-    suites = [s for s in options.suite or SUITES if (root / s).exists()]
-    plain = outcomes(root, python, suites, wrapped=False)
-    if "passed" not in plain.values():
-        raise SystemExit("no test passed with plain clients: nothing to compare with")
-    wrapped = outcomes(root, python, suites, wrapped=True)
-    worse = sorted(
-        name
-        for name, state in plain.items()
-        if name not in wrapped or (state == "passed" and wrapped[name] != "passed")
-    )
-    unexpected = [name for name in worse if name.partition("[")[0] not in EXPECTED]
-    print(f"openai {version}: {len(plain)} tests, worse when wrapped: {len(worse)}")
-    for name in worse:
-        print(f"  {'UNEXPECTED' if name in unexpected else 'expected  '} {name}")
+    findings: list[Finding] = []
+    for name in options.suite or SUITES:
+        suite = SUITES.get(name) or Suite((name,), needs_mock="api_resources" in name)
+        for finding in compare(name, suite, root, python, options):
+            findings.append(finding)
+            for test in finding.worse:
+                mark = "UNEXPECTED" if test in finding.unexpected else "expected"
+                print(f"  {mark:11}{test}", flush=True)
+    total = sum(len(finding.worse) for finding in findings)
+    unexpected = sum(len(finding.unexpected) for finding in findings)
+    print(f"openai {version}: worse when wrapped: {total}, unexpected: {unexpected}")
+    if options.record:
+        record(version, findings)
     return 1 if unexpected else 0
 
 

@@ -2,13 +2,15 @@
 
 Loaded by `run.py` with `-p wrap_plugin`. A client is wrapped when its outermost `__init__` returns,
 each under a router of its own: one endpoint, its own base URL, and a retry budget that never ends
-(the tests retry far more than any sane process).
+(the tests retry far more than any sane process). HEADWAY_DROPIN=policy makes that a policy, which
+owns the retries and is enforced; without it, it is what a client wrapped without a policy gets.
 """
 
 from __future__ import annotations
 
 import contextvars
 import functools
+import os
 from typing import Any
 
 import openai
@@ -44,7 +46,7 @@ def pass_through(base_url: str) -> Snapshot:
                 retry=RetryPolicy(budget_start=1e9, budget_capacity=1e9),
             ),
         ),
-        pass_through=True,
+        pass_through=os.environ.get("HEADWAY_DROPIN") != "policy",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import os
 import sys
 import threading
@@ -13,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-import httpx2
 import openai
 import pytest
 
@@ -26,6 +26,7 @@ from tests.e2e.replies import answer
 from tests.servers import R, Server, completion
 from tests.telemetry.otlp import Pipeline
 
+http: Any = importlib.import_module("httpx2" if openai.__version__ >= "3" else "httpx")
 SWAPS = int(os.environ.get("HEADWAY_SWAPS", "10000"))
 AT_ONCE = 64
 
@@ -223,12 +224,12 @@ class Swaps:
         endpoints = {k: replace(e, headers=said) for k, e in template.endpoints.items()}
         return replace(template, version=number, endpoints=endpoints)
 
-    async def answer(self, request: httpx2.Request) -> httpx2.Response:
+    async def answer(self, request: Any) -> Any:
         name, version = request.url.host.partition(".")[0], request.headers["x-policy"]
         self.calls[name] += 1
         for _ in range(self.calls.total() % 7):  # under way while versions come and go
             await asyncio.sleep(0)
-        return httpx2.Response(
+        return http.Response(
             503 if name == "bad" else 200,
             json={"error": {"message": "no"}} if name == "bad" else completion(),
             headers={"x-answered": f"{name} {version}"},
@@ -258,11 +259,11 @@ class Swaps:
             self.most_in_flight = max(self.most_in_flight, in_flight)
 
     async def run(self, count: int) -> None:
-        transport = httpx2.MockTransport(self.answer)
+        transport = http.MockTransport(self.answer)
         plain = openai.AsyncOpenAI(
             api_key="sk-own",
             base_url="https://both.headway.test/v1",
-            http_client=httpx2.AsyncClient(transport=transport),
+            http_client=http.AsyncClient(transport=transport),
         )
         client = self.router.wrap(plain)
         turn = threading.Semaphore(0)

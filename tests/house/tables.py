@@ -98,6 +98,7 @@ def defaults() -> str:
             [part, f"`{field.name}`", _shown(field.default)]
             for part, cls in parts.items()
             for field in dataclasses.fields(cls)
+            if field.init
         ),
     )
 

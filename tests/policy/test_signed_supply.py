@@ -6,13 +6,13 @@ docs/explanation/policy-trust.md, which says how each is met.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headway.errors import VerifyError
+from headway.policy.cache import DiskCache
 from headway.policy.signing import PublicKeys, keygen, sign, signature_file
 from headway.policy.sources import FileSource, NotModified, Reply
 from tests.policy.bench import Bench, Remote
@@ -178,6 +178,18 @@ def test_mix_and_match(remote: Signed, tmp_path: Path) -> None:
     assert bench(remote, policy_id="staging").supply.initial().version == 99
 
 
+def test_mix_and_match_against_what_is_left_of_a_damaged_cache(
+    remote: Signed, tmp_path: Path
+) -> None:
+    bench(remote, cache_dir=tmp_path).supply.initial()
+    path = tmp_path / "signed.policy"
+    path.write_bytes(path.read_bytes()[:-5])
+    remote.publish(version=99, policy_id="staging")
+
+    with pytest.raises(VerifyError, match='"staging"'):
+        bench(remote, cache_dir=tmp_path).supply.initial()
+
+
 def test_a_policy_without_a_name_may_be_given_one(remote: Signed) -> None:
     remote.publish(policy_id="default")
     found = bench(remote)
@@ -250,14 +262,21 @@ def test_what_is_cached_is_verified_again(remote: Signed, tmp_path: Path) -> Non
     remote.content = OSError("down")
     assert bench(remote, cache_dir=tmp_path).supply.initial().version == 7
     assert bench(remote, cache_dir=tmp_path).supply.status().signed_by == ()
-    path = tmp_path / "signed.policy"
-    forged = path.read_bytes().replace(b"prod-eu", b"prod-xx")
-    digest = hashlib.sha256
-    head, _, body = path.read_bytes().partition(b"\n")
-    new_body = forged.partition(b"\n")[2]
-    head = head.replace(digest(body).hexdigest().encode(), digest(new_body).hexdigest().encode())
-    path.write_bytes(head + b"\n" + new_body)  # whoever can write there still can't sign
-
+    cache = DiskCache(tmp_path)
+    kept = cache.load("signed")
+    assert kept is not None
+    assert kept.content is not None
+    forged = kept.content.replace(b"a.example", b"b.example")
+    assert cache.store(  # whoever can write there still can't sign
+        "signed",
+        forged,
+        format="json",
+        etag=None,
+        mark=(0, 7),
+        label="remote",
+        signatures=kept.signatures,
+        policy_id="prod-eu",
+    )
     with pytest.raises(Exception, match="no policy to start from"):
         bench(remote, cache_dir=tmp_path).supply.initial()
 

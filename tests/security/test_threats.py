@@ -3,7 +3,6 @@ together."""
 
 from __future__ import annotations
 
-import json
 import random
 import tracemalloc
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from headway.core.engine import Engine
 from headway.core.model import CallFacts, FailureClass, Outcome, Send
 from headway.errors import FetchError, VerifyError
 from headway.hosts import origin_allowed, origin_of
+from headway.policy.cache import DiskCache
 from headway.policy.http_source import HttpSource
 from headway.policy.models import Policy
 from headway.policy.signing import PublicKeys, keygen, sign, signature_file
@@ -243,13 +243,19 @@ def test_whoever_writes_to_the_cache_cannot_sign_what_is_there(tmp_path: Path) -
     remote.publish(OPS)
     keys = {"ops": OPS.public}
     Bench(remote, public_keys=keys, cache_dir=tmp_path).supply.initial()
-    [path] = tmp_path.iterdir()
-    import hashlib
-
+    kept = DiskCache(tmp_path).load("remote")
+    assert kept is not None
     forged = encoded(document(version=99))
-    header = json.loads(path.read_bytes().partition(b"\n")[0])
-    header |= {"sha256": hashlib.sha256(forged).hexdigest(), "mark": [0, 99]}
-    path.write_bytes(json.dumps(header).encode() + b"\n" + forged)
+    assert DiskCache(tmp_path).store(
+        "remote",
+        forged,
+        format="json",
+        etag=None,
+        mark=(0, 99),
+        label="remote",
+        signatures=kept.signatures,
+        policy_id="prod-eu",
+    )
 
     found = Bench(remote, public_keys=keys, cache_dir=tmp_path)
     assert found.supply.initial().version == 7

@@ -34,8 +34,9 @@ class Caller:
         self._runner = asyncio.Runner() if self.is_async else None
         self.http = self.run(self._http(kind, options.pop("limits", None)))
         cls = options.pop("cls", None) or (openai.AsyncOpenAI if self.is_async else openai.OpenAI)
-        options.setdefault("api_key", "sk-own")
-        self.plain = cls(base_url=url, http_client=self.http, **options)
+        if "provider" not in options:  # which brings both
+            options = {"api_key": "sk-own", "base_url": url, **options}
+        self.plain = cls(http_client=self.http, **options)
         self.client = wrap(self.plain, router=host)
 
     async def _http(self, kind: str, limits: Any) -> Any:

@@ -35,6 +35,7 @@ class Host(Router):
         mode: str = "enforce",
         disabled: bool = False,
         credentials: Mapping[str, Credential] | None = None,
+        clients: Mapping[str, Any] | None = None,
         seed: int = 0,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -44,6 +45,7 @@ class Host(Router):
             snapshot,
             mode=mode,
             credentials=credentials,
+            clients=clients,
             on_event=self.events.append,
             rng=random.Random(seed),
             clock=clock,

@@ -137,6 +137,23 @@ def test_requests_of_other_kinds_pass_through(
     assert not host.records
 
 
+@pytest.mark.parametrize("configured", [True, False], ids=["policy", "no policy"])
+def test_an_answer_that_was_to_be_a_stream_is_an_error_only_under_a_policy(
+    configured: bool, serve: Callable[..., Any], caller: Callable[..., Any]
+) -> None:
+    a = serve(OK)
+    host = Host(policy({"a": a.url}) if configured else own(a.url))
+    client = caller(a.url, host, max_retries=0)
+
+    if configured:
+        with pytest.raises(openai.APIStatusError, match="not_event_stream"):
+            client.chat(stream=True)
+    else:
+        assert client.drain(client.chat(stream=True)) == []  # as the plain client has it
+        [end] = host.named(AttemptEnded)
+        assert end.outcome.kind is FailureClass.OK
+
+
 def test_a_model_without_a_route_passes_through(
     serve: Callable[..., Any], caller: Callable[..., Any]
 ) -> None:

@@ -16,7 +16,7 @@ from typing import Self
 from headway.core.admission import Ticket
 from headway.core.breaker import State
 from headway.core.call import Call
-from headway.core.expect import expect
+from headway.core.expect import excess, expect
 from headway.core.fleet import FleetGate, Loan, Want
 from headway.core.model import (
     EVENTS,
@@ -382,7 +382,7 @@ class Engine:
                 pool,
                 groups,
                 traffic.usd_per_second,
-                traffic.ttft_slo_s,
+                traffic.promised,
             )
             warm = world.affinity.find(
                 facts.session,
@@ -393,11 +393,16 @@ class Engine:
                 now=now,
             )
             rows: list[CandidateRow] = []
-            choice = Choice(route, pool, facts, traffic.usd_per_second, world.rng)
+            promised = traffic.promised
+            choice = Choice(
+                route, pool, facts, traffic.usd_per_second, world.rng, promised is not None
+            )
             for index, group in enumerate(groups):
                 candidates, outs = assess(world, request, group, now)
                 for candidate in candidates:
                     expect(candidate, facts, route, pool, warm, now)
+                    if promised is not None:
+                        candidate.excess = excess(candidate, facts, route, warm, promised, now)
                 if candidates:
                     weigh(candidates, choice, now)
                 rows += [eligible_row(c, candidates, index) for c in candidates]

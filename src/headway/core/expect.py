@@ -30,6 +30,38 @@ def expect(
         candidate.usd = _usd(endpoint.price, uncached, known, output)
 
 
+def excess(
+    candidate: Candidate,
+    facts: CallFacts,
+    route: Route,
+    warm: Warm | None,
+    promised: tuple[float, float, float],
+    now: float,
+) -> float:
+    """Predicted over promised latency, the worst of the three; at most 1 where all are kept.
+
+    Objectives are 99th percentiles: first token and time per token by the profile's own p99 where
+    it states one. 0 without a profile: nothing is known, and nothing is held against it.
+    """
+    endpoint = candidate.endpoint
+    profile = endpoint.profile
+    if profile is None:
+        return 0.0
+    ttft_slo_s, tpot_slo_s, total_slo_s = promised
+    load = endpoint.planned_load
+    factor = candidate.state.residual(now) or 1.0
+    known = warm.tokens if warm is not None and warm.endpoint_id == endpoint.id else 0
+    ttft = profile.predict_ttft_s(load, max(0, facts.prompt_tokens - known))
+    tpot = profile.predict_tpot_s(load)
+    total = factor * (ttft + expected_output(facts, route) * tpot) + endpoint.rtt_s
+    if profile.ttft_p99_s is not None:
+        ttft = max(ttft, profile.ttft_p99_s.at(load))
+    if profile.tpot_p99_s is not None:
+        tpot = max(tpot, profile.tpot_p99_s.at(load))
+    first = factor * ttft + endpoint.rtt_s
+    return max(first / ttft_slo_s, factor * tpot / tpot_slo_s, total / total_slo_s)
+
+
 def _usd(price: Price, uncached: int, cached: int, output: int) -> float | None:
     if price.input_per_mtok is None or price.output_per_mtok is None:
         return None

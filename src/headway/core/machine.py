@@ -314,7 +314,7 @@ class CallMachine:
             self._pool,
             self._candidate_groups(),
             self._traffic.usd_per_second,
-            self._traffic.ttft_slo_s,
+            self._traffic.promised,
             tried=frozenset() if retry_same else plan.tried,
             last_failure=plan.last_kind.value if plan.last_kind else None,
             ignore_cold=self._is_cold_ok,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from headway.core.affinity import Warm
 from headway.core.breaker import Breaker, State
-from headway.core.expect import expect
+from headway.core.expect import excess, expect
 from headway.core.model import INFINITY, CallFacts
 from headway.core.select import (
     NEEDS_EXPECTATION,
@@ -125,7 +125,8 @@ class Request(NamedTuple):
     pool: Pool
     groups: tuple[Group, ...]
     usd_per_second: float
-    ttft_slo_s: float
+    promised: tuple[float, float, float] | None = None
+    """`TrafficClass.promised` of the call."""
     tried: frozenset[str] = frozenset()
     last_failure: str | None = None
     """Failure class of the last attempt: gates fallbacks with `on`."""
@@ -346,7 +347,10 @@ def _pick(
     world: World, request: Request, group: Group, candidates: list[Candidate], now: float
 ) -> Placement:
     facts, route = request.facts, request.route
-    choice = Choice(route, request.pool, facts, request.usd_per_second, world.rng)
+    promised = request.promised
+    choice = Choice(
+        route, request.pool, facts, request.usd_per_second, world.rng, promised is not None
+    )
     if facts.pinned_to is not None:
         return Placement(candidates[0], "pinned", is_probe=_is_probe(candidates[0]))
     warm = None
@@ -360,12 +364,15 @@ def _pick(
         if choice.usd_per_second > 0 or route.selection.algorithm in NEEDS_EXPECTATION:
             for c in candidates:
                 expect(c, facts, route, request.pool, warm, now)
+        if promised is not None:
+            for c in candidates:
+                c.excess = excess(c, facts, route, warm, promised, now)
         if warm is not None and len(candidates) > 1:
             kept = next((c for c in candidates if c.endpoint.id == warm.endpoint_id), None)
             if kept is not None:
                 weigh(candidates, choice, now)
                 expect(kept, facts, route, request.pool, warm, now)
-                if may_stay_warm(kept, candidates, choice) and _within_slo(kept, request, now):
+                if may_stay_warm(kept, candidates, choice) and kept.excess <= 1.0:
                     return Placement(kept, "affinity", group.is_fallback, warm_tokens=warm.tokens)
     only = len(candidates) == 1
     chosen = choose(candidates, choice, now)
@@ -396,15 +403,6 @@ def _warm(world: World, request: Request, now: float) -> Warm | None:
 
 def _is_probe(candidate: Candidate) -> bool:
     return candidate.breaker.state is not State.CLOSED and not candidate.is_overruled
-
-
-def _within_slo(candidate: Candidate, request: Request, now: float) -> bool:
-    if request.ttft_slo_s == INFINITY or candidate.endpoint.profile is None:
-        return True
-    residual = candidate.state.residual(now) or 1.0
-    endpoint = candidate.endpoint
-    ttft = candidate.endpoint.profile.predict_ttft_s(endpoint.planned_load, 0) * residual
-    return ttft + endpoint.rtt_s <= request.ttft_slo_s
 
 
 def _force_probe(world: World, request: Request, outs: list[Out], now: float) -> Placement | None:

@@ -6,10 +6,12 @@ the mean of the known ones,
 
     p = weight x exp(-(q / q_min - 1) / 0.3) x slow start x penalty
 
-and then one draw by p x 0.05^(own outstanding / (n x weight)), or, with choices = 2, two draws by p
-of which the one with the lower own outstanding / weight is kept. Load figures of a shared snapshot
-never rank endpoints from call to call: ranking by a 10 s old snapshot herds (1.7 to 3.7 x the mean
-latency of an informed gateway), while this rule stays within 1.08 x at any age of the policy.
+and then one draw by p x 0.05^(own outstanding / (n x share)). The share is the weight, less where
+more speaks against an endpoint than chance explains: the balance evens out what a few calls happen
+to say, and does not draw calls back to what is known to be slow or dear. With choices = k, k draws
+by p of which the one with the lowest own outstanding / weight is kept. Load figures of a shared
+snapshot never rank endpoints from call to call: ranking by a 10 s old snapshot herds (1.7 to 3.7 x
+the mean latency of an informed gateway), while this rule stays within 1.08 x at any policy age.
 
 To add a strategy: one function, one row in `STRATEGIES`. Pure and deterministic under a seed.
 """
@@ -28,7 +30,9 @@ from headway.core.state import PENALTY_PER_BADNESS, EndpointState, Pool, slow_st
 SHARPNESS = 0.3
 """How far apart two residuals must be for a factor e between shares."""
 OUTSTANDING_BASE = 0.05
-"""Weight left per own outstanding attempt at an endpoint of average weight."""
+"""Weight left per own outstanding attempt at an endpoint of average share."""
+CHANCE = 3.0
+"""Cost that a few calls may come to by chance: own outstanding attempts even that out."""
 TIE = 1.02
 """Two draws whose own load differs by less are equal: the first stands."""
 AFFINITY_Q_MAX = 2.0
@@ -40,7 +44,9 @@ class Candidate:
 
     __slots__ = (
         "breaker",
+        "cost",
         "endpoint",
+        "excess",
         "expected_s",
         "is_overruled",
         "model",
@@ -54,7 +60,9 @@ class Candidate:
     )
 
     q: float
-    """Residual over the mean of the known ones. `weigh` fills in this and the next three."""
+    """Residual over the mean of the known ones. `weigh` fills in this and the next four."""
+    cost: float
+    """What residual, objectives and price speak against it: p falls by e for each one."""
     slow_start: float
     penalty: float
     p: float
@@ -70,6 +78,8 @@ class Candidate:
         """Normalised among the candidates."""
         self.is_overruled = False
         """Its breaker stands open on soft evidence, and is not listened to: too little is left."""
+        self.excess = 0.0
+        """Predicted over promised latency, the worst of the class's objectives; see `expect`."""
         self.expected_s: float | None = None
         self.usd: float | None = None
 
@@ -97,6 +107,8 @@ class Choice(NamedTuple):
     facts: CallFacts
     usd_per_second: float
     rng: Rng
+    is_promised: bool = False
+    """Whether the call's class has latency objectives, so that `excess` is filled in."""
 
 
 Strategy = Callable[[Sequence[Candidate], Choice], Candidate]
@@ -119,12 +131,18 @@ def weigh(candidates: Sequence[Candidate], choice: Choice, now: float) -> None:
         c.q = r / mean if r is not None else 1.0
         q_min = min(q_min, c.q)
     for c in candidates:
+        c.cost = (c.q / q_min - 1.0) / SHARPNESS
+    if choice.is_promised:
+        for c in candidates:
+            if c.excess > 1.0:
+                c.cost += (c.excess - 1.0) / SHARPNESS
+    if choice.usd_per_second > 0:
+        _weigh_price(candidates, choice.usd_per_second)
+    for c in candidates:
         c.slow_start = slow_start(c.breaker, now)
         badness = c.state.badness(now)
         c.penalty = math.exp(-PENALTY_PER_BADNESS * badness) if badness else 1.0
-        c.p = c.weight * math.exp(-(c.q / q_min - 1.0) / SHARPNESS) * c.slow_start * c.penalty
-    if choice.usd_per_second > 0:
-        _weigh_price(candidates, choice.usd_per_second)
+        c.p = c.weight * math.exp(-c.cost) * c.slow_start * c.penalty
 
 
 def _weigh_price(candidates: Sequence[Candidate], usd_per_second: float) -> None:
@@ -135,8 +153,9 @@ def _weigh_price(candidates: Sequence[Candidate], usd_per_second: float) -> None
             return  # an unknown price is not a low one: leave the weights alone
         totals.append(c.expected_s + c.usd / usd_per_second)
     best = min(totals)
-    for c, total in zip(candidates, totals, strict=True):
-        c.p *= math.exp(-(total / best - 1.0) / SHARPNESS) if best > 0 else 1.0
+    if best > 0:
+        for c, total in zip(candidates, totals, strict=True):
+            c.cost += (total / best - 1.0) / SHARPNESS
 
 
 def draw(candidates: Sequence[Candidate], weights: Sequence[float], rng: Rng) -> Candidate:
@@ -154,10 +173,16 @@ def draw(candidates: Sequence[Candidate], weights: Sequence[float], rng: Rng) ->
 
 def steady(candidates: Sequence[Candidate], choice: Choice) -> Candidate:
     """The default: published weights, moved only by own evidence (see the module)."""
-    if choice.route.selection.choices >= 2:
-        return _two_steady_draws(candidates, choice.rng)
+    draws = choice.route.selection.choices
+    if draws >= 2:
+        return _least_of_draws(candidates, draws, choice.rng)
     n = len(candidates)
-    loads = [c.state.inflight / (n * c.weight) if c.weight > 0 else math.inf for c in candidates]
+    shares = [c.weight * math.exp(-max(0.0, c.cost - CHANCE)) for c in candidates]
+    total = sum(shares)
+    loads = [
+        c.state.inflight * total / (n * share) if share > 0 else math.inf
+        for c, share in zip(candidates, shares, strict=True)
+    ]
     least = min(loads)  # only differences matter; subtracting keeps the powers in range
     weights = [
         c.p * OUTSTANDING_BASE ** (load - least) if math.isfinite(load) else 0.0
@@ -166,11 +191,15 @@ def steady(candidates: Sequence[Candidate], choice: Choice) -> Candidate:
     return draw(candidates, weights, choice.rng)
 
 
-def _two_steady_draws(candidates: Sequence[Candidate], rng: Rng) -> Candidate:
-    first = draw(candidates, [c.p for c in candidates], rng)
-    rest = [c for c in candidates if c is not first]
-    second = draw(rest, [c.p for c in rest], rng)
-    return second if second.pressure * TIE < first.pressure else first
+def _least_of_draws(candidates: Sequence[Candidate], draws: int, rng: Rng) -> Candidate:
+    best = draw(candidates, [c.p for c in candidates], rng)
+    rest = [c for c in candidates if c is not best]
+    for _ in range(min(draws, len(candidates)) - 1):
+        other = draw(rest, [c.p for c in rest], rng)
+        rest.remove(other)
+        if other.pressure * TIE < best.pressure:
+            best = other
+    return best
 
 
 def weighted_random(candidates: Sequence[Candidate], choice: Choice) -> Candidate:

@@ -250,6 +250,13 @@ class TrafficClass:
     tpot_slo_s: float = INFINITY
     total_slo_s: float = INFINITY
     usd_per_second: float = 0.0
+    promised: tuple[float, float, float] | None = field(init=False, default=None)
+    """The three objectives: first token, per token, in whole. None where there are none."""
+
+    def __post_init__(self) -> None:
+        promised = (self.ttft_slo_s, self.tpot_slo_s, self.total_slo_s)
+        if any(slo != INFINITY for slo in promised):
+            object.__setattr__(self, "promised", promised)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

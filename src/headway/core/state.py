@@ -24,6 +24,13 @@ RESIDUAL_GAIN = 0.2
 RESIDUAL_RANGE = (0.5, 4.0)
 RESIDUAL_FORGET_S = 180.0
 """Own evidence fades to neutral over this long: an idle slow endpoint gets another look."""
+RESIDUAL_FORGET_CALLS = 40
+"""... but not before so many calls of this process: a process that makes ten calls in three minutes
+would otherwise spend a good part of them on looking at an endpoint that it knows to be slow."""
+RESIDUAL_FORGET_MAX_S = 900.0
+"""Past this age evidence counts for nothing, however few calls were made."""
+SAMPLES_FADE_S = 120.0
+"""Samples this far apart say nothing of each other: the first of a new time counts for half."""
 BADNESS_HALF_LIFE_S = 30.0
 BADNESS_MAX = 3.0
 PENALTY_PER_BADNESS = 2.0
@@ -48,6 +55,15 @@ long ("cooling"), or 200 saying that this was the last for now ("exhausted"). Th
 elsewhere; where there is nowhere else, a wait that may be for nothing is worse than asking."""
 
 
+class Tally:
+    """Calls that a process has seen answered, whichever endpoint did."""
+
+    __slots__ = ("answered",)
+
+    def __init__(self) -> None:
+        self.answered = 0
+
+
 def on_surface(model: str, surface: str) -> str:
     """What a cool-down is kept under that stands for one surface of a model alone."""
     return f"{model} ({surface})"
@@ -61,6 +77,9 @@ class EndpointState:
         "_badness_at",
         "_residual",
         "_residual_at",
+        "_residual_tally",
+        "_samples",
+        "_tally",
         "breakers",
         "call_time_s",
         "endpoint",
@@ -74,7 +93,14 @@ class EndpointState:
         "tpm",
     )
 
-    def __init__(self, endpoint: Endpoint, ceiling: int | None, *, in_fleet: bool = False) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        ceiling: int | None,
+        tally: Tally | None = None,
+        *,
+        in_fleet: bool = False,
+    ) -> None:
         self.endpoint = endpoint
         self.inflight = 0
         self.limit = ConcurrencyLimit(_tighter(endpoint.capacity.concurrency, ceiling))
@@ -96,6 +122,9 @@ class EndpointState:
         self.last_success_at = -INFINITY
         self._residual = 1.0
         self._residual_at = -INFINITY
+        self._tally = tally if tally is not None else Tally()
+        self._residual_tally = 0
+        self._samples = 0.0
         self._badness = 0.0
         self._badness_at = -INFINITY
 
@@ -127,18 +156,30 @@ class EndpointState:
     def residual(self, now: float) -> float | None:
         """Seen over planned latency, faded towards 1 with age; None when nothing is known."""
         age = now - self._residual_at
-        if age >= RESIDUAL_FORGET_S:
+        faded = age / RESIDUAL_FORGET_S
+        if faded > (calls := (self._tally.answered - self._residual_tally) / RESIDUAL_FORGET_CALLS):
+            faded = max(calls, age / RESIDUAL_FORGET_MAX_S)
+        if faded >= 1.0:
             return None
-        return 1.0 + (self._residual - 1.0) * (1.0 - age / RESIDUAL_FORGET_S)
+        return 1.0 + (self._residual - 1.0) * (1.0 - faded)
 
     def observe_latency(self, seen_s: float, planned_s: float, now: float) -> None:
-        """Fold one finished call into the residual."""
+        """Fold one finished call into the residual.
+
+        A first sample counts for half, from the fourth in a row on for a fifth: what is known is
+        little at first, and little again after a long time.
+        """
         low, high = RESIDUAL_RANGE
         ratio = min(high, max(low, seen_s / planned_s)) if planned_s > 0 else 1.0
         known = self.residual(now)
+        self._samples *= max(0.0, 1.0 - (now - self._residual_at) / SAMPLES_FADE_S)
+        self._samples += 1.0
         base = 1.0 if known is None else known
-        self._residual = base + RESIDUAL_GAIN * (ratio - base)
+        gain = max(RESIDUAL_GAIN, 1.0 / (1.0 + self._samples))
+        self._residual = base + gain * (ratio - base)
         self._residual_at = now
+        self._tally.answered += 1
+        self._residual_tally = self._tally.answered
 
     # -- failure evidence
 

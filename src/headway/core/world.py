@@ -10,7 +10,7 @@ from typing import NamedTuple
 from headway.core.affinity import AffinityMap
 from headway.core.model import INFINITY, Rng
 from headway.core.snapshot import Endpoint, Route
-from headway.core.state import EndpointState, Pool
+from headway.core.state import EndpointState, Pool, Tally
 
 POOLS_MAX = 10_240
 """Routes with live state; the least recently used is dropped."""
@@ -31,7 +31,17 @@ class Block(NamedTuple):
 class World:
     """The mutable knowledge of one process."""
 
-    __slots__ = ("affinity", "blocks", "ceilings", "in_fleet", "pools", "rng", "states", "zone")
+    __slots__ = (
+        "affinity",
+        "blocks",
+        "ceilings",
+        "in_fleet",
+        "pools",
+        "rng",
+        "states",
+        "tally",
+        "zone",
+    )
 
     def __init__(self, *, zone: str | None, rng: Rng, in_fleet: bool = False) -> None:
         self.zone = zone
@@ -45,13 +55,14 @@ class World:
         self.blocks: dict[str, Block] = {}
         """By credential key. Bounded by the credentials of the policy."""
         self.affinity = AffinityMap()
+        self.tally = Tally()
 
     def state(self, endpoint: Endpoint) -> EndpointState:
         """The state of an endpoint, made at first use."""
         state = self.states.get(endpoint.id)
         if state is None:
             ceiling = self.ceilings.get(endpoint.id)
-            state = EndpointState(endpoint, ceiling, in_fleet=self.in_fleet)
+            state = EndpointState(endpoint, ceiling, self.tally, in_fleet=self.in_fleet)
             self.states[endpoint.id] = state
         return state
 

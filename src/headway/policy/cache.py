@@ -89,6 +89,7 @@ class DiskCache:
             "signatures": None if signatures is None else signatures.decode("utf-8", "replace"),
             "sha256": hashlib.sha256(content).hexdigest(),
         }
+        header["check"] = _check(header)
         line = json.dumps(header).encode() + b"\n"
         if len(line) > HEADER_BYTES_MAX:
             return False
@@ -117,6 +118,12 @@ class DiskCache:
         return True
 
 
+def _check(header: dict[str, Any]) -> str:
+    """A checksum over the header, so that a flipped bit in the mark is not taken for a version."""
+    rest = {name: value for name, value in header.items() if name != "check"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
 def _cached(header: bytes, content: bytes) -> Cached | None:
     try:
         parsed: object = json.loads(header)
@@ -125,6 +132,8 @@ def _cached(header: bytes, content: bytes) -> Cached | None:
     if not isinstance(parsed, dict):
         return None
     fields = cast("dict[str, Any]", parsed)
+    if fields.get("check") != _check(fields):
+        return None
     match fields:
         case {
             "format": 1,

@@ -81,6 +81,8 @@ class Local(NamedTuple):
     mark: tuple[int, int] | None
     void: tuple[int, int] | None = None
     """A mark on the disk that counts no longer: today's keys don't vouch for what set it."""
+    bound: str | None = None
+    """The policy that the mark is of."""
 
 
 def newest_local(
@@ -119,8 +121,9 @@ def _with_cached(
     instance: str,
 ) -> Local:
     mark = cached.mark if local.mark is None else max(local.mark, cached.mark)
+    bound = cached.policy_id or local.bound
     if cached.content is None:
-        return local._replace(mark=mark)
+        return local._replace(mark=mark, bound=bound)
     kept = Fetched(cached.content, cached.etag, cached.format, cached.signatures)
     try:
         compiled = compile_one(source, kept)
@@ -131,12 +134,12 @@ def _with_cached(
         return local._replace(void=max(cached.mark, local.void or cached.mark))
     except PolicyError as exc:  # what code declares may have changed since
         log.warning("the cached policy is not used: %s", exc)
-        return local._replace(mark=mark)
+        return local._replace(mark=mark, bound=bound)
     if not takes_part(compiled.snapshot, instance):
         return local
     if local.compiled is not None and rank(local.compiled.snapshot) >= rank(compiled.snapshot):
-        return local._replace(mark=mark)
-    return local._replace(compiled=compiled, fetched=kept, mark=mark)
+        return local._replace(mark=mark, bound=bound)
+    return local._replace(compiled=compiled, fetched=kept, mark=mark, bound=bound)
 
 
 def first_fetch(source: PolicySource, *, signed: bool = False) -> Fetched:

@@ -268,8 +268,9 @@ class Endpoint(Block):
     )
     credential: Text | None = Field(
         default=None,
-        description="A name declared in code, or env:NAME in a file that the application itself "
-        "names (default: the wrapped client's own key, to its own host only).",
+        description="A name declared in code (a key, or a client that signs), or env:NAME in a "
+        "file that the application itself names (default: the wrapped client's own key, to its "
+        "own host only).",
     )
     zone: Id | None = Field(default=None, description="Where it is.")
     failure_domain: Text | None = Field(

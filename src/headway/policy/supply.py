@@ -265,6 +265,7 @@ class PolicySupply:
             self._instance,
         )
         best, self._standing.mark, self._standing.void = local.compiled, local.mark, local.void
+        self._standing.bound = local.bound
         if local.fetched is not None:
             self._seen(local.fetched)
         is_own = local.fetched is not None
@@ -275,8 +276,7 @@ class PolicySupply:
             signed = self._trust.keys is not None
             fetched = bounded_fetch(source, self._initial_timeout_s, signed=signed)
             offer = self._compile(source, fetched, wall_now)
-            bound = best.snapshot.policy_id if best is not None and is_own else None
-            found = self._verdict(offer, best and best.snapshot, bound, wall_now)
+            found = self._verdict(offer, best and best.snapshot, local.bound, wall_now)
             if found is not Verdict.REPLACE and best is None:
                 raise VerifyError(
                     why_not(found, offer.snapshot, self._standing.mark), source=source.label

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from headway.transport.family import Family
+    from headway.transport.signer import Signer
 
 URLS_MAX = 256
 """Cached URLs per endpoint; paths name models and stored objects, so they are not a fixed set."""
@@ -28,7 +30,7 @@ TARGETS_MAX = 4096
 
 AUTH = frozenset({b"authorization", b"api-key"})
 _REPLACED = frozenset({b"host", b"content-length", b"transfer-encoding"})
-_IDENTITY = frozenset(
+IDENTITY = frozenset(
     {
         *AUTH,
         b"cookie",
@@ -68,7 +70,11 @@ def _names_secret(name: bytes) -> bool:
     return (
         name not in _INNOCENT
         and not name.startswith(b"x-stainless-")
-        and (name in _IDENTITY or _SECRET_NAME.search(name) is not None)
+        and (
+            name in IDENTITY
+            or name.startswith(b"x-amz-")  # a signature, over another host
+            or _SECRET_NAME.search(name) is not None
+        )
     )
 
 
@@ -92,10 +98,11 @@ class Target:
     """One endpoint as seen from one client."""
 
     __slots__ = (
-        "_urls", "azure", "base", "endpoint", "headers", "is_plain", "origin", "own", "same_origin",
+        "_urls", "azure", "base", "endpoint", "headers", "is_plain", "is_v1", "origin", "own",
+        "same_origin", "signer",
     )  # fmt: skip
 
-    def __init__(self, endpoint: Endpoint, home: Home) -> None:
+    def __init__(self, endpoint: Endpoint, home: Home, signer: Signer | None) -> None:
         url = home.family.URL(endpoint.base_url)
         self.endpoint = endpoint
         self.azure = endpoint.dialect == "azure"
@@ -110,7 +117,11 @@ class Target:
             else not self.azure and path == home.prefix  # the built-in policy names no dialect
         )
         if self.azure and home.azure and self.same_origin:
-            self.own = path.removesuffix("/openai") == home.prefix.removesuffix("/openai")
+            self.own = path.removesuffix("/openai") == home.root.removesuffix("/openai")
+        self.is_v1 = self.azure and f"{path}/".endswith("/openai/v1/")
+        """Azure's newer API: models in bodies, and no dated versions."""
+        self.signer = signer or (home.signer if self.own else None)
+        """The client that signs what is sent there; None: a key will do."""
         self.headers = tuple(
             (name.encode("ascii"), value.encode("utf-8"))
             for name, value in endpoint.headers.items()
@@ -144,12 +155,14 @@ class Target:
         if self.azure:
             if "/openai" not in base.partition("://")[2]:
                 base += "/openai"
-            if path in DEPLOYMENT_PATHS and "/deployments/" not in base:
+            if path in DEPLOYMENT_PATHS and "/deployments/" not in base and not self.is_v1:
                 path = f"/deployments/{_segment(model)}{path}"
             version = self.endpoint.api_version
-            if version and "/openai/v1" not in base:
+            if version is None and self.signer is not None and not self.is_v1:
+                version = self.signer.query.get("api-version")
+            if version or self.is_v1:
                 kept = [p for p in query.split("&") if p and not p.startswith("api-version=")]
-                query = "&".join([*kept, f"api-version={version}"])
+                query = "&".join([*kept, f"api-version={version}"] if version else kept)
         return f"{base}{path}{'?' if query else ''}{query}"
 
 
@@ -190,8 +203,9 @@ class Shot(NamedTuple):
 class Aim:
     """Aims the requests of one client; remembers what it worked out per endpoint."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Home, signer_for: Callable[[Endpoint], Signer | None]) -> None:
         self._home = home
+        self._signer_for = signer_for
         self._targets: dict[str, Target] = {}
 
     def target(self, endpoint: Endpoint) -> Target:
@@ -200,7 +214,9 @@ class Aim:
         if target is None or target.endpoint is not endpoint:
             if len(self._targets) >= TARGETS_MAX:
                 self._targets.clear()
-            target = self._targets[endpoint.id] = Target(endpoint, self._home)
+            target = self._targets[endpoint.id] = Target(
+                endpoint, self._home, self._signer_for(endpoint)
+            )
         return target
 
     def request(
@@ -220,6 +236,7 @@ class Aim:
             or shot.secret is not None
             or bool(shot.extra_headers)
             or bool(target.headers)
+            or target.signer is not None
         )
         if not changed:
             original.extensions = extensions

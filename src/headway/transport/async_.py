@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headway.core.snapshot import Endpoint
     from headway.transport.home import Home
     from headway.transport.ports import CallHost
+    from headway.transport.signer import Signer
 
 
 class AsyncTransport:
@@ -82,8 +83,13 @@ class AsyncTransport:
             flight.abandon()
             raise
 
-    async def _forward(self, request: httpx2.Request) -> httpx2.Response:
-        transport = self._pools.on_loop(request.url, current_loop())
+    async def _forward(
+        self, request: httpx2.Request, signer: Signer | None = None
+    ) -> httpx2.Response:
+        pools = self._pools
+        if signer is not None and signer is not self._desk.home.signer:
+            pools = signer.pools
+        transport = pools.on_loop(request.url, current_loop())
         response: httpx2.Response = await transport.handle_async_request(request)
         return response
 
@@ -106,10 +112,11 @@ class AsyncTransport:
             return self._heard(detour, await self._pass(request))
         try:
             secret = await self._secret(detour.endpoint)
+            request = self._desk.detoured(detour, request, secret)
+            signer = await self._signed(detour.endpoint, request)
         except CredentialUnavailable as exc:
             raise credential_refused(exc, detour.endpoint, request) from exc
-        request = self._desk.detoured(detour, request, secret)
-        response = await self._forward(request)
+        response = await self._forward(request, signer)
         response = await self._follow(detour.endpoint, request, response, secret)
         answer = self._desk.returned(detour, response)
         if answer is not response:
@@ -132,7 +139,17 @@ class AsyncTransport:
             request, response = following, await self._forward(following)
         return self._desk.unsigned(origin_of(request.url), response)
 
+    async def _signed(self, endpoint: Endpoint, request: httpx2.Request) -> Signer | None:
+        """Have a request signed by the client that is its endpoint, if there is one."""
+        signer = self._desk.aim.target(endpoint).signer
+        if signer is not None:
+            signer.check(endpoint, self._desk.home)
+            await signer.asign(request, self._desk.home)
+        return signer
+
     async def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
+        if self._desk.aim.target(endpoint).signer is not None:
+            return None
         credential = declared_credential(self._host, endpoint)
         if credential is None:
             return None
@@ -160,25 +177,35 @@ class AsyncTransport:
     async def _observe(self, flight: Flight) -> httpx2.Response:
         """Send what the plain client sends, and watch what becomes of it."""
         trial = flight.observed()
-        await self._send(flight, trial, None)
+        await self._send(flight, trial, flight.outgoing(trial, None))
         return flight.present(trial)
 
     async def _attempt(self, flight: Flight, trial: Trial) -> None:
         try:
             secret = await self._secret(trial.endpoint)
+            request = flight.outgoing(trial, secret)
+            signer = (
+                None if request is flight.request else await self._signed(trial.endpoint, request)
+            )
         except CredentialUnavailable as exc:
             trial.refused(exc)
         else:
-            await self._send(flight, trial, secret)
+            await self._send(flight, trial, request, secret, signer)
 
-    async def _send(self, flight: Flight, trial: Trial, secret: tuple[str, str] | None) -> None:
+    async def _send(
+        self,
+        flight: Flight,
+        trial: Trial,
+        request: httpx2.Request,
+        secret: tuple[str, str] | None = None,
+        signer: Signer | None = None,
+    ) -> None:
         """One attempt, up to the point where the call can go on."""
-        request = flight.outgoing(trial, secret)
         left = None if flight.is_observed else trial.limits.left_s()
         try:
             # The phases of a send are limited one by one; a timer bounds their sum.
             with _within(left), flight.record.sending(trial.attempt):
-                response = await self._forward(request)
+                response = await self._forward(request, signer)
                 if response.status_code in REDIRECTS and not flight.is_observed:
                     response = await self._follow(trial.endpoint, request, response, secret)
         except Exception as exc:

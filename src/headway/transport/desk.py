@@ -70,7 +70,7 @@ class Desk:
     def __init__(self, host: CallHost, home: Home) -> None:
         self.host = host
         self.home = home
-        self.aim = Aim(home)
+        self.aim = Aim(home, lambda endpoint: host.signer_for(endpoint, is_async=home.is_async))
         self.timeouts: tuple[type[BaseException], ...] = (
             home.family.TimeoutException,
             TimeoutError,
@@ -86,7 +86,7 @@ class Desk:
     def receive(self, request: httpx2.Request) -> Arrival | Detour | None:
         """Look at a request; None: let it pass (see `passing` and `passed`)."""
         host, home = self.host, self.home
-        if host.disabled or home.signed or HOP in request.extensions:
+        if host.disabled or HOP in request.extensions:
             return None
         url = request.url
         if not home.is_origin_of(url):

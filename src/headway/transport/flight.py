@@ -144,14 +144,12 @@ class Flight:
         target = self.desk.aim.target(endpoint)
         extra_headers = self.record.propagation_headers(attempt)
         extensions = self._extensions
-        if trial.limits.until != INFINITY or self.had_stale(trial):
+        if trial.limits.until != INFINITY or (attempt.number > 1 and self.had_stale(trial)):
             extensions = limited(extensions, trial.limits)
-        if (
-            is_same
-            and target.is_plain
-            and not (secret or extra_headers or trial.injected or self.is_continued)
-        ):
-            # The usual case with one endpoint: nobody asks for a change.
+        is_changed = secret or extra_headers or trial.injected or self.is_continued
+        # Signatures have a time; what the SDK sends again, it signs again.
+        is_late = target.signer is not None and attempt.number > 1 and not self.is_delegated
+        if is_same and target.is_plain and not (is_changed or is_late):
             self.request.extensions = extensions
             trial.request = self.request
             return self.request
@@ -191,7 +189,7 @@ class Flight:
     def had_stale(self, trial: Trial) -> bool:
         """Whether an earlier attempt's connection to the same place was taken for a stale one."""
         number = trial.attempt.number
-        return number > 1 and any(
+        return any(
             t.attempt.number < number
             and t.origin == trial.origin
             and t.outcome is not None
@@ -259,7 +257,7 @@ class Flight:
     # -- what attempts teach this side
 
     def settled(self, outcome: Outcome) -> Outcome:
-        """What the call is told: a body that can't be had again ends it."""
+        """What the call is told: one whose body can't be had again is over."""
         if self.form is None or not self.form.is_spent:
             return outcome
         return outcome._replace(should_retry=False, free_retry=False)

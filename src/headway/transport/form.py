@@ -137,8 +137,9 @@ def _is_value(field: Any) -> bool:
 
 def _value_class(stream: Any) -> Any:
     """The http library's class for plain fields."""
-    [field] = type(stream)(data={"any": ""}, files={}, boundary=stream.boundary).fields
-    return type(field)
+    example: Any = type(stream)(data={"any": ""}, files={}, boundary=stream.boundary)
+    found: Any = example.fields[0].__class__
+    return found
 
 
 def _text(value: str | bytes) -> str:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headway.share.board import Board
     from headway.share.shelf import Shelf
     from headway.transport.pins import PinMap
+    from headway.transport.signer import Signer
 
 
 class CallHost(Protocol):
@@ -52,6 +53,10 @@ class CallHost(Protocol):
 
     def credential_for(self, endpoint: Endpoint) -> Credential | None:
         """The credential declared for `endpoint`; None: the client's own key, own host only."""
+        ...
+
+    def signer_for(self, endpoint: Endpoint, *, is_async: bool) -> Signer | None:
+        """The client that is this endpoint, of this colour if there is one; None: a key will do."""
         ...
 
     def ensure_started(self) -> None:

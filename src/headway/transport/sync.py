@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from headway.core.snapshot import Endpoint
     from headway.transport.home import Home
     from headway.transport.ports import CallHost
+    from headway.transport.signer import Signer
 
 CLOSED = "Cannot send a request, as the client has been closed."
 """What the http libraries say, word for word."""
@@ -80,8 +81,11 @@ class Transport:
             flight.abandon()
             raise
 
-    def _forward(self, request: httpx2.Request) -> httpx2.Response:
-        response: httpx2.Response = self._pools.sync(request.url).handle_request(request)
+    def _forward(self, request: httpx2.Request, signer: Signer | None = None) -> httpx2.Response:
+        pools = self._pools
+        if signer is not None and signer is not self._desk.home.signer:
+            pools = signer.pools
+        response: httpx2.Response = pools.sync(request.url).handle_request(request)
         return response
 
     def _pass(self, request: httpx2.Request) -> httpx2.Response:
@@ -103,10 +107,11 @@ class Transport:
             return self._heard(detour, self._pass(request))
         try:
             secret = self._secret(detour.endpoint)
+            request = self._desk.detoured(detour, request, secret)
+            signer = self._signed(detour.endpoint, request)
         except CredentialUnavailable as exc:
             raise credential_refused(exc, detour.endpoint, request) from exc
-        request = self._desk.detoured(detour, request, secret)
-        response = self._forward(request)
+        response = self._forward(request, signer)
         response = self._follow(detour.endpoint, request, response, secret)
         answer = self._desk.returned(detour, response)
         if answer is not response:
@@ -129,7 +134,17 @@ class Transport:
             request, response = following, self._forward(following)
         return self._desk.unsigned(origin_of(request.url), response)
 
+    def _signed(self, endpoint: Endpoint, request: httpx2.Request) -> Signer | None:
+        """Have a request signed by the client that is its endpoint, if there is one."""
+        signer = self._desk.aim.target(endpoint).signer
+        if signer is not None:
+            signer.check(endpoint, self._desk.home)
+            signer.sign(request, self._desk.home)
+        return signer
+
     def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
+        if self._desk.aim.target(endpoint).signer is not None:
+            return None
         credential = declared_credential(self._host, endpoint)
         if credential is None:
             return None
@@ -158,23 +173,31 @@ class Transport:
     def _observe(self, flight: Flight) -> httpx2.Response:
         """Send what the plain client sends, and watch what becomes of it."""
         trial = flight.observed()
-        self._send(flight, trial, None)
+        self._send(flight, trial, flight.outgoing(trial, None))
         return flight.present(trial)
 
     def _attempt(self, flight: Flight, trial: Trial) -> None:
         try:
             secret = self._secret(trial.endpoint)
+            request = flight.outgoing(trial, secret)
+            signer = None if request is flight.request else self._signed(trial.endpoint, request)
         except CredentialUnavailable as exc:
             trial.refused(exc)
         else:
-            self._send(flight, trial, secret)
+            self._send(flight, trial, request, secret, signer)
 
-    def _send(self, flight: Flight, trial: Trial, secret: tuple[str, str] | None) -> None:
+    def _send(
+        self,
+        flight: Flight,
+        trial: Trial,
+        request: httpx2.Request,
+        secret: tuple[str, str] | None = None,
+        signer: Signer | None = None,
+    ) -> None:
         """One attempt, up to the point where the call can go on."""
-        request = flight.outgoing(trial, secret)
         try:
             with flight.record.sending(trial.attempt):
-                response = self._forward(request)
+                response = self._forward(request, signer)
                 if response.status_code in REDIRECTS and not flight.is_observed:
                     response = self._follow(trial.endpoint, request, response, secret)
         except Exception as exc:
