@@ -57,12 +57,12 @@ def _rest_of(flight: Flight, said: str, tokens: int) -> dict[str, Any] | None:
     if any(members.get(name) for name in _WHOLE) or shape not in (None, {"type": "text"}):
         return None
     if flight.facts.surface == "chat":
-        messages: Any = members.get("messages")
+        messages = members.get("messages")
         if not isinstance(messages, list):
             return None
-        if flight.is_continued:
-            messages = messages[:-1]
         turns = cast("list[object]", messages)
+        if flight.is_continued:
+            turns = turns[:-1]
         members["messages"] = [*turns, {"role": "assistant", "content": said}]
     else:
         prompt: Any = members.get("prompt")

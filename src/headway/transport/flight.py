@@ -144,7 +144,7 @@ class Flight:
         target = self.desk.aim.target(endpoint)
         extra_headers = self.record.propagation_headers(attempt)
         extensions = self._extensions
-        if trial.limits.until != INFINITY or self.had_stale(trial):
+        if trial.limits.until != INFINITY or (attempt.number > 1 and self.had_stale(trial)):
             extensions = limited(extensions, trial.limits)
         is_changed = secret or extra_headers or trial.injected or self.is_continued
         # Signatures have a time; what the SDK sends again, it signs again.
@@ -189,7 +189,7 @@ class Flight:
     def had_stale(self, trial: Trial) -> bool:
         """Whether an earlier attempt's connection to the same place was taken for a stale one."""
         number = trial.attempt.number
-        return number > 1 and any(
+        return any(
             t.attempt.number < number
             and t.origin == trial.origin
             and t.outcome is not None

@@ -22,7 +22,7 @@ from headway.quirks.usage import as_object
 from headway.transport.pins import IDS_PER_REPLY_MAX
 from headway.transport.sse_events import EventFacts, Partial, read_event
 from headway.transport.sse_lines import BLANK, BOM, EOL, decoded, fields
-from headway.transport.sse_template import Template, learn
+from headway.transport.sse_template import Template, is_text, learn
 
 EVENT_BYTES_MAX = 1024 * 1024
 """A larger event (an image, a whole transcript) is passed on as it comes and not parsed."""
@@ -178,9 +178,18 @@ class StreamObserver:
         template = self._quick
         if template is None:
             return b""
-        if template.is_quick:
-            text = template.content_of(chunk)
-            if text:
+        if template.is_quick and chunk.startswith(template.begun) and chunk.endswith(template.tail):
+            text = chunk[template.begun_size : -template.tail_size]
+            if template.is_numbered:
+                number, _, text = text.partition(template.head)
+                if not number.isdigit():
+                    text = b""
+            if template.fits is not None:
+                text, _, filling = text.partition(template.after[0][0])
+                if not template.fits(filling):
+                    text = b""
+            # Nearly every token is a word with a space before it.
+            if text.strip(b" ").isalnum() or (text and is_text(text)):
                 self._hits += 1
                 sink = template.sink
                 if sink is not None:
@@ -193,7 +202,7 @@ class StreamObserver:
                         partial.room = 0
                 if not template.cut_size:
                     return chunk
-                template.end = len(template.begun) + len(text)
+                template.end = template.begun_size + len(text)
                 return template.without_usage(chunk, 0, len(chunk))
         end = template.match(chunk, 0)
         if end != len(chunk):

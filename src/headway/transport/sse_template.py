@@ -32,7 +32,7 @@ _VALID = (
     + rb")*+"
 )
 _STRING = re.compile(_VALID + b'"').match
-_TEXT = re.compile(_VALID).fullmatch
+is_text = re.compile(_VALID).fullmatch
 """The contents of a JSON string (with its closing quote, alone): escapes as JSON has them, and
 valid UTF-8."""
 _USAGE_NULL = re.compile(rb',\s*"usage"\s*:\s*null')
@@ -58,6 +58,7 @@ class Template:
     begun: bytes
     """All before the content, as it last stood: a stream's `created` seldom changes, so this mostly
     saves looking at the holes. Where each event has a number, all before that."""
+    begun_size: int
     before: tuple[Hole, ...]
     """Holes before the content."""
     head: bytes
@@ -65,8 +66,10 @@ class Template:
     after: tuple[Hole, ...]
     """Holes after the content; the first literal begins with the content's closing quote."""
     tail: bytes
+    tail_size: int
     is_quick: bool
-    """It has one hole at most on either side: see `content_of`."""
+    """It has one hole at most on either side: its two ends tell whether a chunk is one such event
+    (see `StreamObserver.quick`)."""
     is_numbered: bool
     """Each event has another number."""
     fits: Callable[[bytes], bool] | None
@@ -82,30 +85,11 @@ class Template:
     end: int = 0
     """Where the content stands, after a match."""
 
-    def content_of(self, chunk: bytes) -> bytes:
-        """The content, if `chunk` is one such event and nothing else; nothing if it may not be.
-
-        The usual case of `match`, from both ends. Each step is one call into C.
-        """
-        if not (chunk.startswith(self.begun) and chunk.endswith(self.tail)):
-            return b""
-        text = chunk[len(self.begun) : -len(self.tail)]
-        if self.is_numbered:
-            number, _, text = text.partition(self.head)
-            if not number.isdigit():
-                return b""
-        if self.fits is not None:
-            text, _, filling = text.partition(self.after[0][0])
-            if not self.fits(filling):
-                return b""
-        # Nearly every token is a word with a space before it.
-        return text if text.strip(b" ").isalnum() or _TEXT(text) else b""
-
     def match(self, buf: bytes, pos: int) -> int:
         """The end of the event that stands at `pos` of `buf`, or -1 if it has another shape."""
         began = pos
         if not self.is_numbered and buf.startswith(self.begun, pos):
-            pos += len(self.begun)
+            pos += self.begun_size
         else:
             for literal, filling in self.before:
                 if not buf.startswith(literal, pos):
@@ -119,6 +103,7 @@ class Template:
             pos += len(self.head)
             if not self.is_numbered:
                 self.begun = buf[began:pos]
+                self.begun_size = pos - began
         string = _STRING(buf, pos)
         if string is None:
             return -1
@@ -133,7 +118,7 @@ class Template:
             if filled is None:
                 return -1
             pos = filled.end()
-        return pos + len(self.tail) if buf.startswith(self.tail, pos) else -1
+        return pos + self.tail_size if buf.startswith(self.tail, pos) else -1
 
     def without_usage(self, buf: bytes, start: int, end: int) -> bytes:
         """The event at `buf[start:end]`, which was just matched, less its `"usage":null`."""
@@ -184,12 +169,15 @@ def learn(event: bytes, leaf: str, *, sink: bytearray | None, hide_usage: bool) 
     fits: Callable[[bytes], bool] | None = None
     if after:
         fits = bytes.isdigit if spans[-1][2] == NUMBER else bytes.isalnum
+    begun = literals[0] if is_numbered else event[: spans[content_at][0]]
     return Template(
-        begun=literals[0] if is_numbered else event[: spans[content_at][0]],
+        begun=begun,
+        begun_size=len(begun),
         before=tuple(before),
         head=literals[content_at],
         after=tuple(after),
         tail=literals[-1],
+        tail_size=len(literals[-1]),
         is_quick=len(after) <= 1 and not (is_numbered and (len(before) > 1 or cut_size)),
         is_numbered=is_numbered,
         fits=fits,

@@ -92,11 +92,10 @@ class Transport:
             return self._pools
         return signer.pools
 
-    def _carrier(self, trial: Trial) -> object:
+    def _carrier(self, trial: Trial, request: httpx2.Request) -> object:
         """The transport that an attempt's request went through."""
-        assert trial.request is not None
         signer = self._desk.aim.target(trial.endpoint).signer
-        return self._pools_for(signer).sync(trial.request.url)
+        return self._pools_for(signer).sync(request.url)
 
     def _pass(self, request: httpx2.Request) -> httpx2.Response:
         response = self._forward(self._desk.passing(request))
@@ -272,8 +271,6 @@ class Transport:
         failure: Exception | None = None
         try:
             response = self._forward(request)
-            if response.status_code in REDIRECTS:
-                response = self._follow(light.call.endpoint, request, response, None)
             headers = light.is_plain(response)
             chunks = _chunks(response)
             if headers is not None:

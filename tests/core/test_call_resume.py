@@ -1,0 +1,50 @@
+"""An answer that broke off and whose rest can be asked for: the call goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.core.model import CallEnded, FailureClass, Outcome
+from tests.core.build import DONE, Bench, Hand, route
+
+BROKE_OFF = Outcome(FailureClass.INCOMPLETE_STREAM)
+
+
+def answering(bench: Bench, **known: object) -> tuple[Hand, object]:
+    hand = bench.begin(0.0, stream=True, **known)
+    attempt = hand.send(0.0)
+    hand.call.on_first_token(attempt, 1.0)
+    return hand, attempt
+
+
+def test_the_rest_is_asked_for_elsewhere_as_after_any_failure() -> None:
+    bench = Bench(route({"a": 1, "b": 1}))
+    hand, broken = answering(bench)
+    assert hand.call.on_interruption(broken, BROKE_OFF, 2.0) is True
+    assert bench.of(CallEnded) == []
+
+    rest = hand.send(2.0)
+    assert rest.endpoint_id != broken.endpoint_id  # type: ignore[attr-defined]
+    hand.end(rest, DONE, 3.0)
+    assert hand.finish(3.0).attempt is rest
+    assert bench.balance(3.0) == pytest.approx(2.1)
+    assert [p.in_flight for p in bench.engine.pools(3.0)] == [0]
+
+
+def test_where_nothing_may_follow_the_break_is_the_end() -> None:
+    bench = Bench(route({"a": 1, "b": 1}))
+    hand, broken = answering(bench, attempts_max=1)
+
+    assert hand.call.on_interruption(broken, BROKE_OFF, 2.0) is False
+    assert hand.finish(2.0).attempt is broken
+    assert [s.in_flight for s in bench.engine.status(2.0)] == [0, 0]
+
+
+def test_an_attempt_that_is_not_the_answer_just_ends() -> None:
+    bench = Bench(route({"a": 1, "b": 1}))
+    hand = bench.begin(0.0, stream=True, attempts_max=1)
+    attempt = hand.send(0.0)
+
+    assert hand.call.on_interruption(attempt, BROKE_OFF, 2.0) is False
+    assert hand.finish(2.0).attempt is attempt
+    assert [s.in_flight for s in bench.engine.status(2.0)] == [0, 0]
