@@ -153,8 +153,8 @@ def describe(exc: BaseException) -> str:
             break
         if isinstance(link, OSError) and link.strerror and link.strerror not in told:
             return f"{told} ({type(link).__name__}: {link.strerror})"
-        if isinstance(link, BaseExceptionGroup) and link.exceptions:
-            link = cast("BaseException", link.exceptions[0])
+        if isinstance(link, BaseExceptionGroup):
+            link = cast("BaseExceptionGroup[BaseException]", link).exceptions[0]
         else:
             wrapped = link.args[0] if link.args else None  # httpcore keeps it there, and no cause
             link = link.__cause__ or (wrapped if isinstance(wrapped, BaseException) else None)

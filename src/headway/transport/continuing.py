@@ -60,9 +60,9 @@ def _rest_of(flight: Flight, said: str, tokens: int) -> dict[str, Any] | None:
         messages: Any = members.get("messages")
         if not isinstance(messages, list):
             return None
-        if flight.is_continued:
-            messages = messages[:-1]
         turns = cast("list[object]", messages)
+        if flight.is_continued:
+            turns = turns[:-1]
         members["messages"] = [*turns, {"role": "assistant", "content": said}]
     else:
         prompt: Any = members.get("prompt")

@@ -46,7 +46,7 @@ class Pools(Generic[HttpT]):
         the parent's, alone. False in the process that it was made in."""
         if os.getpid() == self._pid:
             return False
-        self._http._state = type(self._http._state).CLOSED
+        self._http._state = self._http._state.__class__.CLOSED
         return True
 
     def sync(self, url: httpx2.URL) -> Any:
