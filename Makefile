@@ -79,6 +79,11 @@ mutation: $(DEV)     ## Mutation testing of the core
 simulate-report: $(RUN) ## Every scenario in simulation, five seeds, as a page (long: see ARGS)
 	$(BIN)/headway simulate $(or $(ARGS),all --verbose)
 
+simulate-litellm:    ## Our models of LiteLLM's strategies against the strategies themselves
+	@test -x .venvs/peers/bin/python || bash scripts/make-venv .venvs/peers
+	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'
+	LITELLM_LOCAL_MODEL_COST_MAP=True .venvs/peers/bin/python tests/lab/sim/check_litellm.py
+
 schema: $(RUN)       ## Write docs/reference/policy.schema.json from the policy models
 	$(BIN)/headway policy schema > docs/reference/policy.schema.json
 

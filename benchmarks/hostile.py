@@ -2,11 +2,12 @@
 
     python -m benchmarks.hostile [--pairs 8] [--calls 300] [--json FILE]
 
-One router, one thread of calls against a null wire, and a background thread that looks at the
-policy twenty times a second: six hundred times as often as it really would. Blocks of calls under
-a healthy server (a new version at every look) and under a hostile one alternate (A B B A). For each
-pair the ratio of the two p99 is taken; the figure is the median, beside the same figure of healthy
-blocks paired with each other, which is the noise. Wall time: calls waiting is what is looked for.
+One router, one thread of calls against a null wire, the policy's server in a process of its own,
+and a background thread that looks at the policy twenty times a second: six hundred times as often
+as it really would. Blocks of calls under a healthy server (a new version at every look) and under a
+hostile one alternate (A B B A). For each pair the ratio of the two p99 is taken; the figure is the
+median, beside the same figure of healthy blocks paired with each other, which is the noise. Wall
+time: calls that wait are what is looked for.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import gzip
 import itertools
 import json
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -24,6 +26,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote, unquote
 
 import httpx2
 from openai import OpenAI
@@ -109,13 +112,14 @@ def garbage(handler: BaseHTTPRequestHandler) -> None:
     reply(str(next(_versions)).encode() * 10_000)(handler)
 
 
+HEALTHY: Final = "healthy, against itself"
 ATTACKS: Final[dict[str, Handler]] = {
-    "healthy, against itself": healthy,
+    HEALTHY: healthy,
     "wrong type": reply(b"<p>", ("Content-Type", "text/html")),
     "10 GB body": endless,
     "gzip bomb": reply(BOMB, ("Content-Encoding", "gzip")),
     "slow loris": drip,
-    "endless redirects": reply(b"", ("Location", "/policy.json"), status=302),
+    "endless redirects": reply(b"", ("Location", "/endless%20redirects"), status=302),
     "rollback": changing(version=0),
     "flapping": flapping,
     "not JSON": garbage,
@@ -124,28 +128,40 @@ ATTACKS: Final[dict[str, Handler]] = {
 }
 
 
+class _Answers(BaseHTTPRequestHandler):
+    """The path says how to answer."""
+
+    def do_GET(self) -> None:
+        with suppress(OSError):
+            ATTACKS[unquote(self.path[1:])](self)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+
+def serve() -> None:
+    """Be the server, until standard input closes."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Answers)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(server.server_address[1], flush=True)
+    sys.stdin.read()
+
+
 class Stage:
-    """A server that can turn hostile, a router that looks at it, a client that calls."""
+    """A server in a process of its own, a router that looks at it, a client that calls."""
 
     def __init__(self) -> None:
-        self.answer: Handler = healthy
-        stage = self
-
-        class _Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                with suppress(OSError):
-                    stage.answer(self)
-
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
-        self.server.daemon_threads = True
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{self.server.server_address[1]}/policy.json"
-        self.router = headway.Router(
-            HttpSource(url, timeout_s=TIMEOUT_S), allowed_hosts=["http://127.0.0.1:9"]
+        self.server = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.hostile", "--serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         )
+        assert self.server.stdout is not None
+        self.base = f"http://127.0.0.1:{int(self.server.stdout.readline())}/"
+        self.source = HttpSource(self.base + quote(HEALTHY), timeout_s=TIMEOUT_S)
+        self.router = headway.Router(self.source, allowed_hosts=["http://127.0.0.1:9"])
         http = httpx2.Client(transport=NullTransport())
         self.client = self.router.wrap(OpenAI(api_key="k", base_url=OWN, http_client=http))
         threading.Thread(target=self._look, daemon=True).start()
@@ -155,9 +171,9 @@ class Stage:
             self.router._supply.refresh_once()
             time.sleep(LOOK_EVERY_S)
 
-    def block(self, answer: Handler, calls: int) -> list[float]:
+    def block(self, name: str, calls: int) -> list[float]:
         """Seconds of each call, while the server answers so."""
-        self.answer = answer
+        self.source._url = self.base + quote(name)
         time.sleep(2 * LOOK_EVERY_S)
         took: list[float] = []
         for _ in range(calls):
@@ -180,17 +196,21 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--pairs", type=int, default=8)
     parser.add_argument("--calls", type=int, default=300)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
+    if args.serve:
+        serve()
+        return 0
     stage = Stage()
-    stage.block(healthy, args.calls)
+    stage.block(HEALTHY, args.calls)
     figures: dict[str, dict[str, float]] = {}
     print(f"{'server':28}{'p50 ms':>8}{'p99 ms':>8}{'p99 / healthy':>15}{'quartiles':>14}")
-    for name, attack in ATTACKS.items():
+    for name in ATTACKS:
         ratios: list[float] = []
         hostile: list[float] = []
         for pair in range(args.pairs):
-            order = (healthy, attack) if pair % 2 == 0 else (attack, healthy)
-            blocks = [stage.block(answer, args.calls) for answer in order]
+            order = (HEALTHY, name) if pair % 2 == 0 else (name, HEALTHY)
+            blocks = [stage.block(each, args.calls) for each in order]
             good, bad = blocks if pair % 2 == 0 else reversed(blocks)
             ratios.append(p99(bad) / p99(good))
             hostile += bad
@@ -207,6 +227,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.json is not None:
         args.json.parent.mkdir(parents=True, exist_ok=True)
         args.json.write_text(json.dumps(figures, indent=2))
+    stage.server.communicate()
     return 0
 
 

@@ -242,7 +242,11 @@ def _router_for(
     name = policy if policy is not None else ("builtin", str(client.base_url))
     _shared[:] = [entry for entry in _shared if entry[2]() is not None]
     for known, known_options, reference in _shared:
-        if (router := reference()) is not None and _same(known, name) and known_options == options:
+        if (
+            (router := reference()) is not None
+            and _same(known, name)
+            and _same_options(known_options, options)
+        ):
             return router
     if policy is None:
         router = Router(pass_through(str(client.base_url)), **options)
@@ -271,6 +275,11 @@ def _own_hosts(base_url: str) -> tuple[str, ...]:
         return (str(split_url(base_url)[0]),)
     except ValueError:
         return ()
+
+
+def _same_options(a: RouterOptions, b: RouterOptions) -> bool:
+    # Two empty stores are equal, and not the same.
+    return a == b and _same(a.get("response_cache"), b.get("response_cache"))
 
 
 def _same(a: object, b: object) -> bool:

@@ -237,6 +237,21 @@ def test_if_nobody_was_served_meanwhile_it_is_a_retry_like_any_other() -> None:
     assert {event.reason for event in bench.of(RetryDenied)} == {"budget"}
 
 
+def test_a_debt_is_paid_once_and_given_back_where_nothing_was_sent_for_it() -> None:
+    bench = Bench(A, rng=Even(0.5))
+    away, other = bench.begin(0.0), bench.begin(0.0)
+    other.send(0.0)
+    away.fail(0.01, THROTTLED)
+    due = away.wait(0.01, "backoff").until
+    assert bench.balance(due) == 3.0
+
+    away.wait(due, "queue")  # the other has the only place there is
+    away.wait(due + 0.1, "queue")
+    assert bench.balance(due) == pytest.approx(2.0, abs=0.01)
+    away.call.cancel(due + 0.2)
+    assert bench.balance(due) == pytest.approx(3.0, abs=0.01)
+
+
 def test_who_goes_again_on_credit_and_cannot_pay_surfaces_its_refusal_when_it_is_due() -> None:
     bench = Bench(route({"a": 1}, retry=RetryPolicy(budget_start=0.0)), rng=Even(0.5))
     away, other = bench.begin(0.0), bench.begin(0.0)

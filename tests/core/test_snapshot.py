@@ -277,11 +277,15 @@ def test_every_condition_of_a_match_must_hold() -> None:
 
 NAMES = st.frozensets(st.sampled_from("abc"), max_size=2)
 MATCHES = st.builds(Match, models=NAMES, tasks=NAMES, classes=NAMES, surfaces=NAMES)
+BY_MODEL = st.builds(Match, models=NAMES)
 ASKED = st.tuples(*[st.sampled_from([*"abcd"]), *[st.sampled_from([*"abcd", None])] * 2])
 
 
 @given(
-    st.lists(MATCHES, min_size=1, max_size=12), ASKED, st.sampled_from([*"abcd"]), st.integers(0, 9)
+    st.lists(MATCHES, min_size=1, max_size=12) | st.lists(BY_MODEL, min_size=1, max_size=6),
+    ASKED,
+    st.sampled_from([*"abcd"]),
+    st.integers(0, 9),
 )
 def test_the_index_finds_what_looking_at_one_after_the_other_finds(
     matches: list[Match], asked: tuple[str, str | None, str | None], surface: str, room: int

@@ -502,6 +502,20 @@ def test_a_store_that_hangs_holds_up_one_call_and_only_a_moment(
     assert "the response cache took too long" in caplog.text
 
 
+def test_clients_share_a_router_only_with_the_same_store(refused_url: str) -> None:
+    policy = document({"a": refused_url}, route={"cache": {"enabled": True}})
+    one, other = dict[str, bytes](), dict[str, bytes]()
+
+    def router(store: Any) -> Any:
+        client = openai.OpenAI(api_key="k", base_url=refused_url)
+        return headway.wrap(client, policy, response_cache=store)._client._transport.host
+
+    first = router(one)
+    assert router(one) is first
+    assert router(other) is not first
+    assert router("redis://127.0.0.1:1/0") is router("redis://127.0.0.1:1/0")
+
+
 @pytest.mark.parametrize("wanted", [7, "memcached://localhost", [1]], ids=["int", "url", "list"])
 def test_what_can_be_no_store_is_refused_when_it_is_given(wanted: Any, refused_url: str) -> None:
     with pytest.raises(HeadwayError, match="response_cache"):

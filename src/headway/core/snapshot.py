@@ -332,7 +332,7 @@ class RouteIndex:
     The first route of the document among those found is the one.
     """
 
-    __slots__ = ("_first", "_patterns", "_plain", "_rest")
+    __slots__ = ("_first", "_otherwise", "_patterns", "_plain", "_rest")
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self._first: dict[MatchKey, tuple[int, Route]] = {}
@@ -353,17 +353,23 @@ class RouteIndex:
             ):
                 self._first.setdefault(key, (place, route))
         self._patterns = tuple(patterns)
-        self._plain: dict[str, Route] | None = None
-        if not self._rest and set(patterns) <= {(True, False, False, False)}:
-            # The usual document: by model and nothing else.
-            self._plain = {key[0]: route for key, (_, route) in self._first.items() if key[0]}
+        self._otherwise: Route | None = None
+        self._plain: dict[str | None, Route] | None = None
+        if not self._rest and patterns.keys() <= {(True, False, False, False), (False,) * 4}:
+            # The usual document tells calls apart by model and nothing else.
+            rest = self._first.get((None, None, None, None))
+            self._plain = {
+                key[0]: (found if rest is None else min(found, rest, key=_place))[1]
+                for key, found in self._first.items()
+            }
+            self._otherwise = None if rest is None else rest[1]
 
     def find(
         self, model: str, task: str | None, traffic_class: str | None, surface: str
     ) -> Route | None:
         """The first route that matches, or None."""
         if self._plain is not None:
-            return self._plain.get(model)
+            return self._plain.get(model, self._otherwise)
         asked = (model, task, traffic_class, surface)
         best: tuple[int, Route] | None = None
         for by_model, by_task, by_class, by_surface in self._patterns:
@@ -386,6 +392,10 @@ class RouteIndex:
             ):
                 return route
         return None if best is None else best[1]
+
+
+def _place(found: tuple[int, Route]) -> int:
+    return found[0]
 
 
 def _matched(match: Match) -> tuple[frozenset[str], ...]:

@@ -12,14 +12,17 @@ content: that of a JSON schema's properties steers the model.
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
+from secrets import token_bytes
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from headway.core.snapshot import Endpoint, Route, Snapshot
 
 if TYPE_CHECKING:
     from headway.transport.flight import Flight
+    from headway.transport.signer import Signer
 
 GENERATING = frozenset({"chat", "completions", "responses"})
 COMPUTING = frozenset({"embeddings", "moderations"})
@@ -163,7 +166,7 @@ def keys_of(
     digest = blake2b(digest_size=20)
     _feed(digest, b"headway 1", request.method.encode(), flight.surface.name.encode())
     _feed(digest, repr(flight.desk.home.origin).encode(), request.url.raw_path)
-    _feed(digest, call.route.name.encode())
+    _feed(digest, call.route.name.encode(), _own_key(flight.desk.home.signer))
     for name, value in sorted((n.lower(), v) for n, v in request.headers.raw):
         if name == b"cookie":
             value = _without_the_way(value)
@@ -185,6 +188,14 @@ def keys_of(
     limits = (facts.priority, facts.traffic_class, facts.hedge, sorted(timeouts.items(), key=repr))
     _feed(digest, repr(limits).encode(), flight.desk.home.family.name.encode())
     return Keys(answer, digest.hexdigest())
+
+
+_signers: weakref.WeakKeyDictionary[Signer, bytes] = weakref.WeakKeyDictionary()
+
+
+def _own_key(signer: Signer | None) -> bytes:
+    """What stands for the key of a client that signs: no header of its requests shows it here."""
+    return b"" if signer is None else _signers.setdefault(signer, token_bytes())
 
 
 def _without_the_way(cookies: bytes) -> bytes:

@@ -57,7 +57,7 @@ def _rest_of(flight: Flight, said: str, tokens: int) -> dict[str, Any] | None:
     if any(members.get(name) for name in _WHOLE) or shape not in (None, {"type": "text"}):
         return None
     if flight.facts.surface == "chat":
-        messages: Any = members.get("messages")
+        messages = members.get("messages")
         if not isinstance(messages, list):
             return None
         turns = cast("list[object]", messages)

@@ -319,6 +319,10 @@ class Desk:
             facts.hedge = False
         elif form is None and len(snapshot.endpoints) > 1:
             facts.prefix = bodies.prefix_hashes(body, body_facts)
+            if not surface.repeatable or (surface.creates and body_facts.store is not False):
+                # Two at once are two stored objects, or two runs of a tool, whatever was said of
+                # a repetition after a failure.
+                facts.hedge = False
         if surface.pinned:
             facts.pinned_to = self.host.pins.find(*surface.pin_ids) or self.own_endpoint()
             if facts.pinned_to is None:

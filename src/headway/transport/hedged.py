@@ -115,12 +115,12 @@ if hasattr(os, "register_at_fork"):
 def fly_threads(
     flight: Flight,
     attempt: Callable[[Flight, Trial], None],
-    transport_for: Callable[[httpx2.URL], object],
+    carrier_of: Callable[[Trial, httpx2.Request], object],
     room: Room,
 ) -> Finish:
     """Perform a call with an attempt per thread. Losers are reported before it returns.
 
-    `transport_for` finds what carries an attempt's request.
+    `carrier_of` finds the transport that carries an attempt's request.
     """
     bell = threading.Event()
     running: list[_Thread] = []
@@ -149,7 +149,7 @@ def fly_threads(
                     raise thread.error
     finally:
         for thread in running:
-            thread.give_up(transport_for)
+            thread.give_up(carrier_of)
         room.close()
 
 
@@ -200,7 +200,7 @@ class _Thread:
             self._room.give_back()
             self._bell.set()
 
-    def give_up(self, transport_for: Callable[[httpx2.URL], object]) -> None:
+    def give_up(self, carrier_of: Callable[[Trial, httpx2.Request], object]) -> None:
         """Another attempt is the answer: report this one, and break what it is waiting on."""
         trial = self.trial
         if trial.finished or trial.is_winner:
@@ -210,7 +210,7 @@ class _Thread:
         assert type(limits) is Leash
 
         def cut() -> None:
-            stream = self._stream(limits, transport_for)
+            stream = self._stream(limits, carrier_of)
             if stream is not None:
                 with contextlib.suppress(Exception):
                     # The base class's shutdown: a TLS socket's own would tear its state from under
@@ -219,7 +219,7 @@ class _Thread:
 
         limits.give_up(cut)
 
-    def _stream(self, limits: Leash, transport_for: Callable[[httpx2.URL], object]) -> Any:
+    def _stream(self, limits: Leash, carrier_of: Callable[[Trial, httpx2.Request], object]) -> Any:
         """The connection that the attempt waits on, if it is its alone."""
         trial = self.trial
         response, request = trial.response, trial.request
@@ -227,7 +227,7 @@ class _Thread:
             return response.extensions.get("network_stream") if trial.reads_are_limited else None
         if request is None or not limits.awaits_answer:
             return None
-        return stream_of(transport_for(request.url), request.extensions.get("timeout"))
+        return stream_of(carrier_of(trial, request), request.extensions.get("timeout"))
 
 
 # --------------------------------------------------------------------------- tasks

@@ -88,6 +88,13 @@ class Transport:
         response: httpx2.Response = pools.sync(request.url).handle_request(request)
         return response
 
+    def _carrier(self, trial: Trial, request: httpx2.Request) -> object:
+        """The transport that an attempt's request went through."""
+        pools, signer = self._pools, self._desk.aim.target(trial.endpoint).signer
+        if signer is not None and signer is not self._desk.home.signer:
+            pools = signer.pools
+        return pools.sync(request.url)
+
     def _pass(self, request: httpx2.Request) -> httpx2.Response:
         response = self._forward(self._desk.passing(request))
         answer = self._desk.passed(request, response)
@@ -155,7 +162,7 @@ class Transport:
     def _fly(self, flight: Flight) -> Trial:
         """Perform the call's actions until it is decided; the attempt to present."""
         if flight.may_overlap and (room := hedged.workers.room()) is not None:
-            finish = hedged.fly_threads(flight, self._attempt, self._pools.sync, room)
+            finish = hedged.fly_threads(flight, self._attempt, self._carrier, room)
             return flight.chosen(finish)
         call = flight.call
         while True:

@@ -2,7 +2,7 @@
 
 One class per rule, one row in `RULES`. The LiteLLM rules are written from the behaviour of
 `litellm.Router` 1.106 with its defaults, one router per process and no Redis;
-`tests/lab/sim/test_litellm.py` checks them against the real one where it is installed.
+`make simulate-litellm` checks them against the real strategies.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def _one_down() -> Scenario:
         _one("a", DIE, 300.0, 600.0),
         warmup_s=250.0,
         checks=(
-            Check("failed", at_most=0.001),
+            Check("failed", over="gateway", at_most=1.1, why="streams under way there are lost"),
             Check("amplification", at_most=1.10),
             Check("mean_s", over="gateway", at_most=1.10),
             Check("failed", of="plain", at_least=0.02, why="the control shows it to its users"),
@@ -307,7 +307,7 @@ def _zone_loss() -> Scenario:
         load=0.5,
         warmup_s=250.0,
         checks=(
-            Check("failed", at_most=0.002),
+            Check("failed", over="gateway", at_most=1.1, why="streams under way there are lost"),
             Check("amplification", at_most=1.10),
             Check("mean_s", over="gateway", at_most=1.10),
         ),
