@@ -119,9 +119,25 @@ def parsed(module: str) -> ast.Module:
     return ast.parse((CORE / f"{module}.py").read_text())
 
 
-def digest(module: str) -> str:
-    """Tells whether the code of a module has changed; comments do not count."""
-    return hashlib.sha256(ast.dump(parsed(module)).encode()).hexdigest()[:16]
+def digests(module: str) -> dict[str, str]:
+    """By outermost function, and "" for what is outside of them: tells whether the code changed."""
+    tree = parsed(module)
+    found: dict[str, str] = {}
+
+    def visit(node: ast.AST, scope: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef):
+                visit(child, f"{scope}{child.name}.")
+            elif isinstance(child, ast.FunctionDef):
+                found[scope + child.name] = _digest(child)
+                child.body = []
+
+    visit(tree, "")
+    return {"": _digest(tree), **found}
+
+
+def _digest(node: ast.AST) -> str:
+    return hashlib.sha256(ast.dump(node).encode()).hexdigest()[:12]
 
 
 def mutants(module: str) -> Iterator[Mutant]:

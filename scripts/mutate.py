@@ -4,8 +4,7 @@
     python scripts/mutate.py                     every module; a report at the end
     python scripts/mutate.py breaker budget      these only
     python scripts/mutate.py --write             keep the figures in tests/core/mutation.json
-    python scripts/mutate.py --changed           only the modules whose code changed since then
-    python scripts/mutate.py --survivors         of the others only what survived: after new tests
+    python scripts/mutate.py --write --again     only what survived or was changed since they were
 
 The tests run once with nothing changed, to learn how long each takes and which functions of the
 core it calls. Then each mutant gets a fork of that process in which the changed function's code is
@@ -42,7 +41,7 @@ from typing import Any, TypeVar
 import hypothesis
 import pytest
 from _pytest.runner import runtestprotocol
-from mutants import CORE, ROOT, Mutant, digest, mutants, parsed
+from mutants import CORE, ROOT, Mutant, digests, mutants, parsed
 
 TESTS = [
     path.relative_to(ROOT).as_posix()
@@ -232,7 +231,7 @@ class Run:
                 if said != KILLED:
                     print(f"  {said} {described(mutant)}", flush=True)
             self.figures[module] = {
-                "digest": digest(module),
+                "code": digests(module),
                 "mutants": len(known),
                 "killed": len(found[KILLED]) + len(found[TIMED_OUT]),
                 "timed_out": found[TIMED_OUT],
@@ -343,16 +342,23 @@ def keep(figures: dict[str, Any]) -> None:
     FIGURES.write_text(json.dumps(known, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
 
 
+def to_try_again(module: str, last: dict[str, Any] | None) -> Iterator[Mutant]:
+    """What the figures say nothing of: functions that changed; and what may be killed by now."""
+    known = last or {"code": {}, "survivors": []}
+    now = digests(module)
+    for mutant in mutants(module):
+        is_changed = now[mutant.function] != known["code"].get(mutant.function)
+        if is_changed or mutant.name in known["survivors"]:
+            yield mutant
+
+
 def main() -> int:
     modules = sorted(path.stem for path in CORE.glob("[a-z]*.py"))
     parser = argparse.ArgumentParser(description="Mutation testing of the core.")
     parser.add_argument("modules", nargs="*", default=modules, metavar="module")
     parser.add_argument("--count", action="store_true", help="count mutants, run nothing")
     parser.add_argument("--write", action="store_true", help=f"keep the figures in {FIGURES.name}")
-    parser.add_argument(
-        "--survivors", action="store_true", help="of unchanged modules, what survived"
-    )
-    parser.add_argument("--changed", action="store_true", help="only modules that changed since")
+    parser.add_argument("--again", action="store_true", help="what survived or was changed since")
     arguments = parser.parse_args()
     os.chdir(ROOT)
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
@@ -371,16 +377,14 @@ def main() -> int:
             print(f"{module:10} {len(known):5}, {sum(not m.function for m in known)} afresh")
         return 0
     last = last_written()
-    chosen = list(arguments.modules)
-    stale = [m for m in chosen if last.get(m, {}).get("digest") != digest(m)]
-    if arguments.changed:
-        chosen = stale
     only = None
-    if arguments.survivors:
-        whole = {(m, mutant.name) for m in stale for mutant in mutants(m)}
-        alive = {(m, name) for m in chosen if m not in stale for name in last[m]["survivors"]}
-        only = frozenset(whole | alive)
-    run = Run(chosen, only, last, keep if arguments.write else lambda _: None)
+    if arguments.again:
+        only = frozenset(
+            (module, mutant.name)
+            for module in arguments.modules
+            for mutant in to_try_again(module, last.get(module))
+        )
+    run = Run(arguments.modules, only, last, keep if arguments.write else lambda _: None)
     ended = pytest.main([*FLAGS, *TESTS], plugins=[run])
     if ended not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED) or not run.figures:
         print(f"broken off: {ended!r}")

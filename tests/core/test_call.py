@@ -1112,8 +1112,8 @@ def test_a_success_is_measured_against_what_was_planned_for_that_very_call() -> 
     done = DONE._replace(input_tokens=2000, cached_tokens=1500, output_tokens=50)
     hand.end(attempt, done, 4.0)
 
-    # planned: 1 + 0.5 (500 uncached) + 0.5 (50 tokens) = 2 s; seen 4 s: 1 + 0.2 x (2 - 1)
-    assert bench.state("a").residual(4.0) == pytest.approx(1.2)
+    # planned: 1 + 0.5 (500 uncached) + 0.5 (50 tokens) = 2 s; seen 4 s: 1 + 0.5 x (2 - 1)
+    assert bench.state("a").residual(4.0) == pytest.approx(1.5)
 
 
 def test_typical_call_time_follows_successes_by_a_tenth() -> None:

@@ -497,6 +497,55 @@ def test_an_ejected_peer_comes_back_when_its_peers_are_down() -> None:
     assert not placement.is_probe
 
 
+def test_an_ejected_peer_is_asked_when_the_others_want_quiet() -> None:
+    bench = six()
+    for name in "bcdef":
+        bench.serve(10.0, throttled(50.0), takes=0.0, pinned_to=name, attempts_max=1)
+
+    placement = put(bench, now=10.0)
+
+    assert (where(placement), placement.reason, placement.is_probe) == ("a", "probe", False)
+
+
+def test_an_ejected_peer_that_had_once_tripped_comes_back_like_any_other() -> None:
+    bench = Bench(route(dict.fromkeys("abcdef", 1.0)), rng=Even())
+    bench.prove(*"abcdef")
+    bench.kill("a")
+    bench.serve(10.0, takes=0.0, pinned_to="a")  # closed again
+    for name in "abcdef":
+        for _ in range(20):
+            bench.pool().ejector.record(name, ok=name != "a")
+    bench.begin(20.0).next(20.0)
+    for name in "bcdef":
+        bench.kill(name, now=20.0)
+
+    placement = put(bench, now=20.0)
+
+    assert (where(placement), placement.reason) == ("a", "only")
+
+
+def test_what_stands_in_the_way_is_named() -> None:
+    bench = six()
+    request = bench.request(now=10.0)._replace(tried=frozenset("bcdef"), may_force=False)
+    assert put(bench, request, now=10.0).obstacle == "open"
+
+    disabled = Bench(route({"a": 1}), endpoints=[endpoint("a", state="disabled")])
+    assert put(disabled).obstacle == "none"
+
+
+def test_too_little_money_for_a_probe_leaves_the_calls_to_those_that_work() -> None:
+    """Two of three are open on soft evidence, and due: too little is left to leave them out."""
+    bench = Bench(route({"a": 1, "b": 1, "c": 1}), rng=random.Random(1))
+    bench.prove("a", "b", "c")
+    for name in "ab":
+        for _ in range(9):
+            bench.serve(0.0, BROKEN._replace(soft=True), takes=0.0, pinned_to=name, attempts_max=1)
+    due = max(bench.breaker(name).open_until for name in "ab")
+    request = bench.request(now=due)._replace(may_probe=never)
+
+    assert {where(put(bench, request, now=due)) for _ in range(50)} == {"c"}
+
+
 # ---------------------------------------------------------------- a cold start
 
 
@@ -618,6 +667,33 @@ def test_a_model_that_is_missing_at_an_endpoint_being_probed_is_waited_for() -> 
     placement = put(bench, now=2.0)
 
     assert (placement.candidate, placement.obstacle, placement.until) == (None, "not_found", 61.0)
+
+
+def test_a_fallback_that_leads_nowhere_is_passed_over() -> None:
+    bench = with_fallbacks(Fallback(route="ghost"), Fallback(endpoint="f"))
+    groups = groups_for(bench.request().route, bench.engine.snapshot, facts(), None)
+
+    assert [[e for e, _ in g.weights] for g in groups] == [["a"], ["f"]]
+
+
+def test_a_fallback_that_does_not_apply_does_not_hide_the_next() -> None:
+    bench = with_fallbacks(
+        Fallback(endpoint="f", on=frozenset({"rate_limited"})), Fallback(endpoint="g")
+    )
+    request = bench.request()._replace(tried=frozenset("a"), last_failure="server_error")
+
+    assert where(put(bench, request)) == "g"
+
+
+def test_a_fallback_route_is_the_one_that_is_named_whatever_serves_its_model() -> None:
+    main = route({"a": 1}, fallback=[Fallback(route="other", model="n")])
+    other = route({"x": 1}, name="other", match=Match(models=frozenset({"o"})))
+    usual = route({"y": 1}, name="usual", match=Match(models=frozenset({"n"})))
+    policy = snapshot([replace(main, match=Match(models=frozenset({"m"}))), other, usual])
+    groups = groups_for(policy.routes[0], policy, facts(), None)
+
+    assert [[e for e, _ in g.weights] for g in groups] == [["a"], ["x"]]
+    assert groups[1].model == "n"
 
 
 def test_cycles_of_fallbacks_end() -> None:
@@ -766,6 +842,17 @@ def test_a_warm_endpoint_past_the_classs_objective_is_left() -> None:
     assert reason(2.49) == "weight"
 
 
+def test_a_warm_endpoint_with_a_profile_says_what_is_expected_of_it() -> None:
+    bench = Bench(AB, endpoints=[endpoint("b", profile=profile(2.0))])
+    bench.prove("a", "b")
+    bench.serve(0.0, takes=4.0, pinned_to="b", session="s")
+    placement = put(bench, bench.request(facts(session="s")), now=200.0)
+
+    assert placement.reason == "affinity"
+    assert placement.candidate is not None
+    assert placement.candidate.expected_s is not None
+
+
 @pytest.mark.parametrize(
     ("promised", "kept"),
     [
@@ -912,6 +999,23 @@ def test_an_early_try_of_a_refused_key_that_gets_no_verdict_leaves_the_block_as_
     bench.serve(1.0, BROKEN, takes=1.0, attempts_max=1)
 
     assert why(bench, "a", now=2.0) == Out("a", "credential", 60.0)
+
+
+def test_an_exhausted_quota_does_not_keep_one_that_lost_the_model_from_being_tried() -> None:
+    bench = Bench(AB, rng=Even(0.0))
+    bench.serve(0.0, EXHAUSTED, takes=0.0, pinned_to="a", attempts_max=1)
+    bench.serve(0.0, Outcome(F.NOT_FOUND, status=404), takes=0.0, pinned_to="b", attempts_max=1)
+
+    assert where(put(bench, now=1.0)) == "b"
+
+
+def test_nothing_is_expected_where_nobody_asks() -> None:
+    bench = Bench(AB)
+    bench.serve(0.0)
+    placement = put(bench, now=1.0)
+
+    assert placement.candidate is not None
+    assert placement.candidate.expected_s is None
 
 
 def test_an_exhausted_sole_endpoint_is_never_tried_early() -> None:
