@@ -180,6 +180,30 @@ def test_calls_wait_for_loans_and_the_engine_borrows_for_them() -> None:
     assert isinstance(second.next_action(0.1), Send)
 
 
+def test_for_who_waits_a_request_is_borrowed_and_the_tokens_it_is_planned_with() -> None:
+    of = engine(rpm=6.0, fleet_rpm=600.0, tpm=600.0, fleet_tpm=600_000.0)
+    first = of.begin(facts(prompt_tokens=300), 0.0)
+    assert first is not None
+    first.next_action(0.0)
+    of.wants(0.0)
+    of.lend([], 0.0, next_s=EVERY_S, valid_s=VALID_S)
+    second = of.begin(facts(prompt_tokens=300), 0.0)
+    assert second is not None
+    assert isinstance(second.next_action(0.0), Wait)
+
+    # One like the last at hand, what the first owes, and what the second waits for.
+    assert {w.kind: w.amount for w in of.wants(0.05)} == {"rpm": 3.0, "tpm": 1500.0}
+
+
+def test_a_rate_that_no_fleet_shares_is_borrowed_from_nobody() -> None:
+    of = engine(rpm=6.0, fleet_rpm=600.0)
+    call = of.begin(facts(), 0.0)
+    assert call is not None
+    call.next_action(0.0)
+
+    assert [w.kind for w in of.wants(0.0)] == ["rpm"]
+
+
 def test_a_lost_store_frees_who_waits_for_it() -> None:
     of = engine(rpm=60.0, fleet_rpm=600.0)
     first = of.begin(facts(), 0.0)
