@@ -195,6 +195,23 @@ def test_for_who_waits_a_request_is_borrowed_and_the_tokens_it_is_planned_with()
     assert {w.kind: w.amount for w in of.wants(0.05)} == {"rpm": 3.0, "tpm": 1500.0}
 
 
+def test_nothing_is_borrowed_for_endpoints_that_are_out_for_other_reasons() -> None:
+    described = [
+        endpoint("a", capacity=Capacity(rpm=6.0, fleet_rpm=600.0)),
+        endpoint("b", state="disabled", capacity=Capacity(rpm=6.0, fleet_rpm=600.0)),
+    ]
+    of = Engine(snapshot(route({"a": 1, "b": 1}), described), rng=Even(), in_fleet=True)
+    first = of.begin(facts(), 0.0)
+    assert first is not None
+    first.next_action(0.0)
+    of.lend([], 0.0, next_s=EVERY_S, valid_s=VALID_S)
+    second = of.begin(facts(), 0.0)
+    assert second is not None
+    assert isinstance(second.next_action(0.0), Wait)
+
+    assert [w.endpoint_id for w in of.wants(0.05)] == ["a"]
+
+
 def test_a_rate_that_no_fleet_shares_is_borrowed_from_nobody() -> None:
     of = engine(rpm=6.0, fleet_rpm=600.0)
     call = of.begin(facts(), 0.0)
