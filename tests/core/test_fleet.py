@@ -212,6 +212,24 @@ def test_nothing_is_borrowed_for_endpoints_that_are_out_for_other_reasons() -> N
     assert [w.endpoint_id for w in of.wants(0.05)] == ["a"]
 
 
+@pytest.mark.parametrize(
+    ("lent", "goes"), [((2.0, 1000.0), True), ((1.9, 1000.0), False), ((2.0, 999.0), False)]
+)
+def test_a_call_goes_when_what_is_lent_covers_its_request_and_all_its_tokens(
+    lent: tuple[float, float], goes: bool
+) -> None:
+    of = engine(rpm=6.0, fleet_rpm=600.0, tpm=600.0, fleet_tpm=600_000.0)
+    first = of.begin(facts(prompt_tokens=300), 0.0)
+    assert first is not None
+    first.next_action(0.0)  # owes one request and 500 tokens
+    loans = [Loan("a", "rpm", lent[0]), Loan("a", "tpm", lent[1])]
+    of.lend(loans, 0.0, next_s=EVERY_S, valid_s=VALID_S)
+    second = of.begin(facts(prompt_tokens=300), 0.0)
+    assert second is not None
+
+    assert isinstance(second.next_action(0.0), Send) is goes
+
+
 def test_a_rate_that_no_fleet_shares_is_borrowed_from_nobody() -> None:
     of = engine(rpm=6.0, fleet_rpm=600.0)
     call = of.begin(facts(), 0.0)
