@@ -14,7 +14,7 @@ import openai
 import pytest
 
 from headway.core.snapshot import RetryPolicy
-from tests.faults.bench import Bench, Fault, fault, play, plays_of
+from tests.faults.bench import Bench, Fault, counted, fault, play, plays_of
 from tests.faults.streams import HELLO, script
 from tests.servers import OK, RAW, Close, R, Rst, whole
 
@@ -198,7 +198,7 @@ def certificate(bench: Bench) -> None:
     client = bench.client(server.url, b)
     for _ in range(1 if bench.is_plain else 3):
         bench.call(client.chat)
-    bench.observed(f"{bench.calls[0].words}; {server.tries} handshakes")
+    bench.observed(f"{bench.calls[0].words}; {counted(server.tries, 'handshake')}")
     assert {seen.text for seen in bench.calls} == {"hello"}
     assert (server.tries, bench.hits) == (1, (3,))
 
@@ -209,7 +209,7 @@ def certificate_alone(bench: Bench) -> None:
     bench.stack.callback(server.close)
     seen = bench.call(bench.client(server.url).chat)
     bench.observed(
-        f"{seen.words}: {str(seen.error).splitlines()[0][:60]}; {server.tries} handshakes"
+        f"{seen.words}: {str(seen.error).splitlines()[0][:60]}; {counted(server.tries, 'handshake')}"
     )
     assert isinstance(seen.error, openai.APIConnectionError)
     assert "CERTIFICATE_VERIFY_FAILED" in str(seen.error)
@@ -247,7 +247,7 @@ def redirected(name: str, title: str, status: int, *, follows: bool) -> None:
             n for n in ("authorization", "x-tenant") if other.hits and n in other.hits[0].headers
         ]
         bench.observed(
-            f"{seen.words}; {len(other.hits)} requests there"
+            f"{seen.words}; {counted(len(other.hits), 'request')} there"
             + (f", with {' and '.join(leaked)}" if leaked else "")
         )
         assert isinstance(seen.error, openai.APIStatusError)

@@ -123,9 +123,10 @@ def storm(bench: Bench) -> None:
     most = max(windows.values())
     answered = sum(seen.text == "hello" for seen in calls)
     bench.observed(
-        f"{answered} of 200 answered; most requests within 50 ms of recovery's wake: {most}"
+        f"{answered} of 200 answered; at most {most} requests in 50 ms after the recovery"
     )
     assert most <= 50
+    assert answered == 200
 
 
 # --------------------------------------------------------------------------- what is hidden
@@ -288,7 +289,7 @@ def twice_counted(bench: Bench) -> None:
         ours = exporter.get_finished_spans()
     spans = [*ours, *other.get_finished_spans()]
     usages = [s for s in spans if "gen_ai.usage.input_tokens" in (s.attributes or {})]
-    bench.observed(f"cost {task.cost}, on {len(usages) or 'no'} spans' usage of ours")
+    bench.observed(f"cost {task.cost:.0f}, and {len(usages) or 'no'} usage on a span of ours")
     assert task.cost == Decimal(3)
     assert not usages
     assert [s.name for s in ours if s.name.startswith("chat")] == []
@@ -303,7 +304,7 @@ def wasted_stream(bench: Bench) -> None:
     with headway.task("work") as task:
         bench.stream(client)
         task.fail("broken")
-    bench.observed(f"cost {task.cost}, wasted {task.wasted}")
+    bench.observed(f"cost {task.cost:.0f}, wasted {task.wasted:.0f}")
     assert task.cost is not None
     assert task.cost > 0
     assert task.wasted == task.cost
@@ -337,7 +338,7 @@ def wasted_attempt(bench: Bench) -> None:
     with headway.task("work") as task:
         seen = bench.call(client.chat)
         task.succeed()
-    bench.observed(f"cost {task.cost}, wasted {task.wasted}")
+    bench.observed(f"cost {task.cost:.0f}, wasted {task.wasted:.0f}")
     assert seen.text == "hello"
     assert (task.cost, task.wasted) == (Decimal(6), Decimal(3))
 

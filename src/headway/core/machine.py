@@ -401,8 +401,14 @@ class CallMachine:
                     miss(self._host.world, self.facts, self.route, placement.outs, now)
                 self._leave_line(now)
                 return Wait(placement.until, "throttled")
-        elif obstacle == "open" and last is None and not self._is_cold_ok and not self.line.ticket:
-            return self._stand("open", now)  # someone else is probing: its answer comes soon
+        elif (
+            obstacle == "open"
+            and not self._is_cold_ok
+            and (self.route.sole is not None or (last is None and not self.line.ticket))
+        ):
+            # Someone else is probing: its answer comes soon. Where there is nothing but that
+            # endpoint, so may the next one's.
+            return self._stand("open", now)
         if last is not None:
             return self._surface(last, "breaker", now)
         detail = tuple((out.endpoint_id, out.reason, out.until - now) for out in placement.outs)

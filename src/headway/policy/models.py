@@ -25,7 +25,9 @@ FEATURES = frozenset(
     {
         "admission",
         "affinity",
+        "cache",
         "classes",
+        "coalesce",
         "continuation",
         "deadline",
         "fallback",

@@ -269,8 +269,6 @@ class Transport:
         failure: Exception | None = None
         try:
             response = self._forward(request)
-            if response.status_code in REDIRECTS:
-                response = self._follow(light.call.endpoint, request, response, None)
             headers = light.is_plain(response)
             chunks = _chunks(response)
             if headers is not None:

@@ -17,6 +17,7 @@ from headway.lab.sim.run import Run, contenders, run_once
 from headway.lab.sim.scenario import Check, PriceChange, Scenario
 from headway.lab.sim.sites import Site, changed, measure, rtt_s, sites
 from headway.lab.sim.workload import builtin
+from headway.lab.virtual_records import CallRecord
 
 SMALL = Scenario(
     name="small",
@@ -63,9 +64,23 @@ def test_a_measured_profile_rises_with_load_and_has_its_knee_late() -> None:
     assert profile.predict_tpot_s(0.7) == pytest.approx(0.0255, rel=0.15)
 
 
+@pytest.mark.parametrize("contender", ["headway", "round_robin", "gateway"])
+def test_a_process_calls_the_sites_of_its_own_cell(contender: str) -> None:
+    seen: set[tuple[int, str]] = set()
+
+    class Watching(Run):
+        def _ended(self, record: CallRecord) -> None:
+            seen.update((record.process % 2, a.endpoint_id) for a in record.attempts)
+            super()._ended(record)
+
+    fleet = sites(4, engine="8b-a100")
+    Watching(replace(SMALL, fleet=fleet, cells=2), contender, 1).go()
+    assert seen == {(0, "a"), (0, "c"), (1, "b"), (1, "d")}
+
+
 def test_distance_is_paid_by_those_who_are_far() -> None:
     far = tuple(replace(s, zone="eu") for s in SMALL.fleet)
-    near_s, far_s = run().ttft_s, run(fleet=far).ttft_s
+    near_s, far_s = run("round_robin").ttft_s, run("round_robin", fleet=far).ttft_s
     assert far_s - near_s == pytest.approx(rtt_s("east", "eu") - rtt_s("east", "east"), abs=0.003)
 
 

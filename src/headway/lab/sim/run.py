@@ -79,19 +79,24 @@ class Publisher:
         self._output_tokens = max(1, sum(output) // len(output))
         self._version = 0
 
-    def snapshot(self, zone: str, loads: Mapping[str, float]) -> Snapshot:
-        """The document of this moment, as compiled for a process in `zone`."""
+    def cell(self, number: int) -> tuple[Site, ...]:
+        """The sites that processes of a cell are told of."""
+        return self._scenario.fleet[number :: self._scenario.cells]
+
+    def snapshot(self, zone: str, cell: int, loads: Mapping[str, float]) -> Snapshot:
+        """The document of this moment, as compiled for a process in `zone` and `cell`."""
         scenario = self._scenario
         self._version += 1
-        total = sum(self.weights.values())
-        shares = tuple((e, w / total) for e, w in self.weights.items())
+        fleet = self.cell(cell)
+        total = sum(self.weights[s.id] for s in fleet)
+        shares = tuple((s.id, self.weights[s.id] / total) for s in fleet)
         selection = scenario.options.selection
         if self._algorithm:
             selection = replace(selection, algorithm=self._algorithm)
         route = Route(
             name="r",
             weights=WeightTable(by_zone={"*": ((INFINITY, shares),)}),
-            endpoint_ids=frozenset(self.weights),
+            endpoint_ids=frozenset(s.id for s in fleet),
             selection=selection,
             affinity=scenario.options.affinity,
             retry=scenario.options.retry,
@@ -102,7 +107,7 @@ class Publisher:
         )
         return Snapshot(
             version=self._version,
-            endpoints={s.id: self._endpoint(s, zone, loads) for s in scenario.fleet},
+            endpoints={s.id: self._endpoint(s, zone, loads) for s in fleet},
             routes=(route,),
             classes=scenario.classes,
         )
@@ -163,11 +168,10 @@ class Run:
         )
         self.booking.prices = self.publisher.prices
         self.engines: list[Engine] = []
-        first = {z: self.publisher.snapshot(z, {}) for z in set(scenario.zones)}
-        self._snapshots = first
+        self._snapshots = self._documents({})
         self._generation = 0
         self.fleet = VirtualFleet(
-            next(iter(first.values())),
+            next(iter(self._snapshots.values())),
             scenario.processes,
             as_models(self.endpoints),
             seed=seed,
@@ -183,17 +187,23 @@ class Run:
         half = [rtt_s(z, zone) / 2.0 for z in zones]
         return lambda process: half[process % len(half)]
 
-    def _zone(self, process: int) -> str:
-        return self.scenario.zones[process % len(self.scenario.zones)]
+    def _documents(self, loads: Mapping[str, float]) -> dict[tuple[str, int], Snapshot]:
+        places = {self._place(i) for i in range(self.scenario.processes)}
+        return {place: self.publisher.snapshot(*place, loads) for place in sorted(places)}
+
+    def _place(self, process: int) -> tuple[str, int]:
+        zones = self.scenario.zones
+        return zones[process % len(zones)], process % self.scenario.cells
 
     def _client(self, process: int) -> Client:
         rng = random.Random(f"{self.seed}/process/{process}/{self._generation}")
         if self.contender.startswith(CORE):
-            engine = Engine(self._snapshots[self._zone(process)], zone=self._zone(process), rng=rng)
+            place = self._place(process)
+            engine = Engine(self._snapshots[place], zone=place[0], rng=rng)
             self.engines.append(engine)
             return engine
-        ids = list(self.publisher.weights)
-        weights = list(self.publisher.weights.values())
+        ids = [s.id for s in self.publisher.cell(process % self.scenario.cells)]
+        weights = [self.publisher.weights[e] for e in ids]
         seeing = SEEING.get(self.contender)
         if seeing is not None:
             return self._plain(seeing(ids, weights, rng, process, self.endpoints), rng)
@@ -303,11 +313,11 @@ class Run:
         else:
             planned = sum(rates.values()) / sum(believed.values())
             loads = dict.fromkeys(rates, planned)
-        self._snapshots = {z: self.publisher.snapshot(z, loads) for z in set(self.scenario.zones)}
+        self._snapshots = self._documents(loads)
         delay = self.scenario.policy_age_s / 2.0
         for process, engine in enumerate(self.engines):
             when = self.fleet.now + (self._rng.random() * delay if delay else 0.0)
-            snapshot = self._snapshots[self._zone(process)]
+            snapshot = self._snapshots[self._place(process)]
             self.fleet.at(when, partial(self._swap, engine, snapshot))
 
     def _swap(self, engine: Engine, snapshot: Snapshot) -> None:

@@ -81,6 +81,9 @@ class Scenario:
     load: float = 0.7
     """Calls that come, over what the fleet could carry if it were always busy."""
     processes: int = 200
+    cells: int = 1
+    """The fleet is cut into so many: a process's policy names the sites of its own cell only, as a
+    controller would publish it, so that nobody weighs a thousand endpoints for each call."""
     zones: tuple[str, ...] = ("east",)
     """Where the processes run, in turn."""
     duration_s: float = 600.0

@@ -514,9 +514,10 @@ def _herding() -> Scenario:
 def _scale() -> Scenario:
     return Scenario(
         name="scale",
-        about="10,000 processes before 1,000 endpoints",
+        about="10,000 processes before 1,000 endpoints in 50 cells",
         fleet=sites(1000, engine="8b-a100"),
         processes=10_000,
+        cells=50,
         load=0.6,
         duration_s=20.0,
         warmup_s=5.0,
