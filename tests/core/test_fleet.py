@@ -239,6 +239,20 @@ def test_a_rate_that_no_fleet_shares_is_borrowed_from_nobody() -> None:
     assert [w.kind for w in of.wants(0.0)] == ["rpm"]
 
 
+def test_nothing_is_borrowed_without_need_nor_where_no_store_lends() -> None:
+    of, alone = engine(rpm=6.0, fleet_rpm=600.0), Engine(snapshot(route({"a": 1})), rng=Even())
+    for each in (of, alone):
+        call = each.begin(facts(), 0.0)
+        assert call is not None
+        call.next_action(0.0)
+    of.wants(0.0)
+    of.lend([Loan("a", "rpm", 1.5)], 0.0, next_s=EVERY_S, valid_s=VALID_S)
+
+    assert [w.amount for w in of.wants(0.05)] == [0.5]  # half of the one to have at hand
+    assert of.wants(60.0) == ()
+    assert alone.wants(0.0) == ()
+
+
 def test_a_lost_store_frees_who_waits_for_it() -> None:
     of = engine(rpm=60.0, fleet_rpm=600.0)
     first = of.begin(facts(), 0.0)
