@@ -73,6 +73,9 @@ from headway.core.world import World
 
 P = ParamSpec("P")
 
+PROBE_BALANCE = 2.0
+"""Retry tokens that a call must find to probe. With one, probes of two dead endpoints spent what the
+failures of calls beside them would have needed."""
 PROBE_DEADLINE_SHARE = 0.5
 """A call probes only with this much of its deadline left: it may have to go elsewhere after."""
 
@@ -331,11 +334,12 @@ class CallMachine:
         return self._groups
 
     def _can_afford_probe(self, now: float) -> bool:
-        """A probe that fails has to be hidden by a retry elsewhere: money and time."""
+        """A probe that fails has to be hidden by a retry elsewhere: money and time; and money for one
+        more, since what goes wrong unasked comes first."""
         total = self.route.deadline.total_s
         if total != INFINITY and self._deadline_at - now < PROBE_DEADLINE_SHARE * total:
             return False
-        return self._plan.next_up.paid or self._pool.budget.can_withdraw(now)
+        return self._plan.next_up.paid or self._pool.budget.balance(now) >= PROBE_BALANCE
 
     # -- sending
 
