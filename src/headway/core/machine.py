@@ -133,6 +133,7 @@ class CallMachine:
         "attempts",
         "facts",
         "id",
+        "owed_since",
         "retry_granted",
         "route",
         "running",
@@ -162,6 +163,7 @@ class CallMachine:
         self.running: list[Attempt] = []
         """Outstanding attempts; those marked `lost` are for the driver to close."""
         self.retry_granted = False
+        self.owed_since: float | None = None
         """Delegated calls: the budget lets the SDK retry."""
         self._host = host
         self._pool = pool
@@ -271,9 +273,13 @@ class CallMachine:
         if size > 1:
             self._host.sweep(pool, size, now)
 
-    def _launch_usual(self, now: float) -> Send | None:
+    def _launch_usual(self, now: float) -> Send | Finish | None:
         """The first attempt where there is one endpoint, in good health, and no queue for it. None:
         it takes a look at everything."""
+        if self.facts.owed_since is not None:
+            denied = self._settle_resend(self.facts.owed_since, now)
+            if denied is not None:
+                return denied
         if self._pool.queue.waiters:
             return None
         sole = place_sole(self._host.world, self.facts, self.route, self.snapshot)
@@ -607,6 +613,8 @@ class CallMachine:
             self._surface(attempt, denied, now, outcome)
         elif self.facts.delegated:
             self.retry_granted = True  # the token is spent: the SDK makes the attempt
+            if plan.next_up.owed:
+                self.owed_since = attempt.started_at
             plan.sent()
             self._surface(attempt, "", now, outcome)
 
@@ -621,6 +629,19 @@ class CallMachine:
             return None
         self._note_denial(denied, now)
         return self._surface(last, denied, now)
+
+    def _settle_resend(self, since: float, now: float) -> Finish | None:
+        """The same for what the SDK sends again."""
+        self.facts.owed_since = None
+        state = self._host.world.states.get(self.route.sole or "")
+        if state is None or state.last_success_at > since:
+            return None
+        denied = pay(self.facts, self._pool, now)
+        if not denied:
+            return None
+        self._note_denial(denied, now)
+        detail = ((state.endpoint.id, "cooling", 0.0),)
+        return self._give_up(Rejection("throttled", None, detail), now)
 
     def _note_denial(self, denied: str, now: float) -> None:
         if denied == "budget" and not self._pool.exhausted:
