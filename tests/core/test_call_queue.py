@@ -519,13 +519,16 @@ def test_when_the_probe_fails_the_next_in_line_tries_itself() -> None:
 
 
 def test_a_call_that_has_failed_does_not_wait_for_anothers_probe() -> None:
-    bench = Bench(route({"a": 1}), rng=Even())
-    bench.prove("a")
+    """Where there are others. Alone, it would be refused what its neighbours are about to get."""
+    bench = Bench(route({"a": 1, "b": 1}), rng=Even())
+    bench.prove("a", "b")
     failing = bench.begin(0.0)
     attempt = failing.send(0.0)
     bench.kill("a")
+    bench.kill("b")
     failing.end(attempt, BROKEN, 0.0)
-    bench.begin(0.1).send(0.1)
+    for _ in range(2):
+        bench.begin(0.1).send(0.1)
 
     failing.wait(0.1, "backoff")
     assert failing.finish(0.25).attempt is attempt

@@ -137,6 +137,7 @@ class CallMachine:
         "attempts",
         "facts",
         "id",
+        "owed_since",
         "retry_granted",
         "route",
         "running",
@@ -166,6 +167,7 @@ class CallMachine:
         self.running: list[Attempt] = []
         """Outstanding attempts; those marked `lost` are for the driver to close."""
         self.retry_granted = False
+        self.owed_since: float | None = None
         """Delegated calls: the budget lets the SDK retry."""
         self._host = host
         self._pool = pool
@@ -275,9 +277,13 @@ class CallMachine:
         if size > 1:
             self._host.sweep(pool, size, now)
 
-    def _launch_usual(self, now: float) -> Send | None:
+    def _launch_usual(self, now: float) -> Send | Finish | None:
         """The first attempt where there is one endpoint, in good health, and no queue for it. None:
         it takes a look at everything."""
+        if self.facts.owed_since is not None:
+            denied = self._settle_resend(self.facts.owed_since, now)
+            if denied is not None:
+                return denied
         if self._pool.queue.waiters:
             return None
         sole = place_sole(self._host.world, self.facts, self.route, self.snapshot)
@@ -412,8 +418,14 @@ class CallMachine:
                     miss(self._host.world, self.facts, self.route, placement.outs, now)
                 self._leave_line(now)
                 return Wait(placement.until, "throttled")
-        elif obstacle == "open" and last is None and not self._is_cold_ok and not self.line.ticket:
-            return self._stand("open", now)  # someone else is probing: its answer comes soon
+        elif (
+            obstacle == "open"
+            and not self._is_cold_ok
+            and (self.route.sole is not None or (last is None and not self.line.ticket))
+        ):
+            # Someone else is probing: its answer comes soon. Where there is nothing but that
+            # endpoint, so may the next one's.
+            return self._stand("open", now)
         if last is not None:
             return self._surface(last, "breaker", now)
         detail = tuple((out.endpoint_id, out.reason, out.until - now) for out in placement.outs)
@@ -612,6 +624,8 @@ class CallMachine:
             self._surface(attempt, denied, now, outcome)
         elif self.facts.delegated:
             self.retry_granted = True  # the token is spent: the SDK makes the attempt
+            if plan.next_up.owed:
+                self.owed_since = attempt.started_at
             plan.sent()
             self._surface(attempt, "", now, outcome)
 
@@ -626,6 +640,19 @@ class CallMachine:
             return None
         self._note_denial(denied, now)
         return self._surface(last, denied, now)
+
+    def _settle_resend(self, since: float, now: float) -> Finish | None:
+        """The same for what the SDK sends again."""
+        self.facts.owed_since = None
+        state = self._host.world.states.get(self.route.sole or "")
+        if state is None or state.last_success_at > since:
+            return None
+        denied = pay(self.facts, self._pool, now)
+        if not denied:
+            return None
+        self._note_denial(denied, now)
+        detail = ((state.endpoint.id, "cooling", 0.0),)
+        return self._give_up(Rejection("throttled", None, detail), now)
 
     def _note_denial(self, denied: str, now: float) -> None:
         if denied == "budget" and not self._pool.exhausted:

@@ -276,8 +276,6 @@ class AsyncTransport:
         failure: Exception | None = None
         try:
             response = await self._forward(request)
-            if response.status_code in REDIRECTS:
-                response = await self._follow(light.call.endpoint, request, response, None)
             headers = light.is_plain(response)
             chunks = _chunks(response)
             if headers is not None:
