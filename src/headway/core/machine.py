@@ -20,6 +20,7 @@ from typing import ParamSpec, Protocol
 
 from headway.core.admission import Ticket
 from headway.core.backoff import HINT_WAIT_MAX_S, is_turned_away
+from headway.core.breaker import State
 from headway.core.model import (
     CANCELLED,
     DEADLINE_STREAMING,
@@ -73,6 +74,9 @@ from headway.core.world import World
 
 P = ParamSpec("P")
 
+PROBE_BALANCE_MAX = 3.0
+"""Retry tokens that a call must find to probe: one for each endpoint that is out, up to this many.
+With one, probes of two dead endpoints spent what failures of calls beside them needed."""
 PROBE_DEADLINE_SHARE = 0.5
 """A call probes only with this much of its deadline left: it may have to go elsewhere after."""
 
@@ -341,7 +345,14 @@ class CallMachine:
         total = self.route.deadline.total_s
         if total != INFINITY and self._deadline_at - now < PROBE_DEADLINE_SHARE * total:
             return False
-        return self._plan.next_up.paid or self._pool.budget.can_withdraw(now)
+        if self._plan.next_up.paid:
+            return True
+        states = self._host.world.states
+        known = [states[e] for e in self.route.endpoint_ids if e in states]
+        out = sum(
+            any(b.state is not State.CLOSED for b in state.breakers.values()) for state in known
+        )
+        return self._pool.budget.balance(now) >= max(1.0, min(PROBE_BALANCE_MAX, out))
 
     # -- sending
 
