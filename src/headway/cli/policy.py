@@ -30,6 +30,8 @@ class _Action(NamedTuple):
 ACTIONS: Final = {
     "check": _Action("headway.cli.policy_check", "is it valid? exit status 1 if not"),
     "show": _Action("headway.cli.policy_show", "what it says, compiled, as one caller sees it"),
+    "explain": _Action("headway.cli.policy_explain", "why a call would go to A and not to B"),
+    "diff": _Action("headway.cli.policy_diff", "what changes for which traffic"),
     "keygen": _Action(
         "headway.cli.policy_keygen", "make a key to sign policies with", "cryptography", "signing"
     ),
@@ -39,6 +41,7 @@ ACTIONS: Final = {
     "verify": _Action(
         "headway.cli.policy_verify", "who signed it? 1 if too few", "cryptography", "signing"
     ),
+    "publish": _Action("headway.cli.policy_publish", "put it where clients fetch it"),
     "schema": _Action("headway.cli.policy_schema", "print the JSON Schema of documents"),
 }
 
