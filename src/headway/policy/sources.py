@@ -252,8 +252,9 @@ class FileSource(PolicySource):
     def __init__(
         self, path: str | os.PathLike[str], *, wall_clock: Callable[[], float] = time.time
     ) -> None:
-        self.path = Path(path)
-        self.label = str(self.path)
+        self.label = str(Path(path))
+        self.path = absolute(path)
+        """Wherever the process goes, it is the file that was named at first."""
         self._format = format_of(self.path)
         self._wall_clock = wall_clock
         self._seen: str | None = None
@@ -338,6 +339,29 @@ def source_for(argument: PolicyArgument) -> PolicySource:
                 "policy: expected a path, a URL, a Policy, a mapping, bytes or a PolicySource, "
                 f"got {type(argument).__name__}"
             )
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """The path as seen from the working directory of now."""
+    try:
+        return Path(path).absolute()
+    except OSError:  # the working directory is gone
+        return Path(path)
+
+
+def file_of(argument: object) -> Path | None:
+    """The file that a `policy=` argument means; None: it means something else."""
+    if isinstance(argument, str):
+        scheme, separator, _ = argument.partition("://")
+        if separator and scheme.lower() != "file":
+            return None
+    elif not isinstance(argument, os.PathLike):
+        return None
+    try:
+        source = source_for(argument)
+    except PolicyError:
+        return None
+    return source.path if isinstance(source, FileSource) else None
 
 
 def local_source_for(argument: PolicyArgument | None, label: str) -> PolicySource | None:

@@ -270,7 +270,8 @@ class Transport:
         try:
             response = self._forward(request)
             if response.status_code in REDIRECTS:
-                response = self._follow(light.call.endpoint, request, response, None)
+                led, response = response, None  # a failure on the way is what came instead
+                response = self._follow(light.call.endpoint, request, led, None)
             headers = light.is_plain(response)
             chunks = _chunks(response)
             if headers is not None:
@@ -307,34 +308,14 @@ class Transport:
         try:
             trial = flight.trial(light.call.attempt)
             trial.request = request
-            self._catch_up(flight, trial, response, chunks, failure)
+            if response is not None:
+                self._receive(trial, response, chunks)
+            elif failure is not None and not trial.broke(failure):
+                raise failure
             return flight.present(trial if flight.is_settled_by(trial) else self._fly(flight))
         except BaseException:
             flight.abandon()
             raise
-
-    def _catch_up(
-        self,
-        flight: Flight,
-        trial: Trial,
-        response: httpx2.Response | None,
-        chunks: Iterator[bytes],
-        failure: Exception | None,
-    ) -> None:
-        """Tell the attempt what has become of it so far, and feed it what follows."""
-        if response is None:
-            if failure is not None and not trial.broke(failure):
-                raise failure
-            return
-        try:
-            if response.status_code in REDIRECTS:
-                response = self._follow(trial.endpoint, flight.request, response, None)
-                chunks = _chunks(response)
-        except Exception as exc:
-            if not trial.broke(exc):
-                raise
-        else:
-            self._receive(trial, response, chunks)
 
     def _drop(
         self, light: Light, response: httpx2.Response | None, chunks: Iterator[bytes]
