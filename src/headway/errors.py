@@ -1,3 +1,4 @@
+# long: every error in one place, beside the openai class that it also is
 """What Headway raises.
 
 Every refusal is both a `HeadwayError` and the openai class an application already catches, so
@@ -52,9 +53,13 @@ __all__ = [
     "ValidationError",
     "VerifyError",
     "WrapError",
+    "pass_on",
     "rejection_error",
     "upstream_error",
 ]
+
+
+SDK_MAJOR = int(openai.__version__.partition(".")[0])
 
 
 class HeadwayError(Exception):
@@ -397,3 +402,10 @@ def upstream_error(
     error.__cause__ = exc
     error.add_note(note)
     return error
+
+
+def pass_on(exc: BaseException, request: httpx2.Request) -> None:
+    """An application's own exception goes up as it is, but for openai 2, which would send the call
+    again: raises what that makes of it in the end."""
+    if SDK_MAJOR < 3 and isinstance(exc, Exception) and not isinstance(exc, openai.OpenAIError):
+        raise upstream_error(exc, request, "", timed_out=False) from exc

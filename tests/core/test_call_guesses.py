@@ -266,6 +266,31 @@ def test_who_goes_again_on_credit_and_cannot_pay_surfaces_its_refusal_when_it_is
     assert bench.engine.pools(due)[0].in_flight == 1
 
 
+@pytest.mark.parametrize("served", [4, 0])
+def test_what_the_sdk_sends_again_is_free_only_if_somebody_was_served_meanwhile(
+    served: int,
+) -> None:
+    bench = Bench(A, rng=Even(0.5))
+    bench.prove("a", now=-1.0)
+    hands = [bench.begin(0.0, delegated=True) for _ in range(20)]
+    sent = [hand.send(0.0) for hand in hands]
+    for hand, attempt in zip(hands[served:], sent[served:], strict=True):
+        hand.end(attempt, THROTTLED, 0.01)
+    assert all(hand.call.retry_granted for hand in hands[served:-1])
+    for hand, attempt in zip(hands[:served], sent[:served], strict=True):
+        hand.end(attempt, DONE, 0.1)
+    before = bench.balance(1.0)
+    again = [
+        bench.begin(1.0, delegated=True, resend=1, owed_since=hand.call.owed_since)
+        for hand in hands[served:-1]
+    ]
+    refused = [hand.next(1.0) for hand in again]
+    denied = sum(isinstance(action, Finish) for action in refused)
+
+    assert bench.balance(1.0) == pytest.approx(before if served else 0.0, abs=0.5)
+    assert (denied == 0) is bool(served)
+
+
 # --------------------------------------------------------------------------- refusals
 
 
@@ -275,3 +300,35 @@ def test_a_refusal_says_whether_its_route_is_only_observed(mode: str | None) -> 
     bench.begin(0.0, deadline_at=0.0).refusal(0.0)
 
     assert [event.mode for event in bench.of(CallRejected)] == [mode]
+
+
+# --------------------------------------------------------------------------- one probe at a time
+
+
+def test_alone_the_others_wait_for_the_probe_and_for_the_next() -> None:
+    bench = Bench(A, rng=Even(0.5))
+    bench.kill("a")
+    hands = [bench.begin(0.0) for _ in range(3)]
+    probe = hands[0].send(0.0)
+    waits = [hand.wait(0.0, "queue") for hand in hands[1:]]
+    hands[0].end(probe, BROKEN, 0.1)
+    second = hands[1].send(0.1)
+
+    assert second.is_probe
+    assert hands[2].wait(0.1, "queue").until == waits[1].until == 2.0
+    hands[1].end(second, DONE, 0.2)
+    assert hands[2].send(0.2).endpoint_id == "a"
+
+
+def test_a_retry_waits_for_a_probe_too_but_no_longer_than_its_place_is_kept() -> None:
+    bench = Bench(A, rng=Even(0.5))
+    bench.prove("a")
+    hands = [bench.begin(0.0) for _ in range(4)]
+    for hand, attempt in [(hand, hand.send(0.0)) for hand in hands]:
+        hand.end(attempt, BROKEN, 0.0)
+    due = hands[0].wait(0.0, "backoff").until
+    assert hands[0].send(due).is_probe
+    until = hands[1].wait(due, "queue").until
+
+    assert until == due + 2.0
+    assert hands[1].finish(until).attempt is not None

@@ -491,6 +491,19 @@ def test_while_the_last_hope_is_probed_others_wait_two_seconds_for_its_answer() 
     assert hand.send(2.0).is_probe is False
 
 
+def test_while_all_that_is_left_is_being_probed_others_wait_for_an_answer() -> None:
+    bench = Bench(route({"a": 1, "b": 1}), rng=Even())
+    bench.prove("a", "b")
+    bench.kill("a")
+    bench.kill("b")
+    for _ in range(2):
+        assert bench.begin(1.0).send(1.0).is_probe
+    hand, _ = in_line(bench, 1.0)
+
+    assert hand.wait(1.0, "queue").until == 3.0
+    assert bench.of(CallQueued)[-1].reason == "open"
+
+
 def test_and_are_refused_when_it_does_not_come() -> None:
     bench = Bench(route({"a": 1}), rng=Even())
     bench.prove("a")
@@ -519,13 +532,16 @@ def test_when_the_probe_fails_the_next_in_line_tries_itself() -> None:
 
 
 def test_a_call_that_has_failed_does_not_wait_for_anothers_probe() -> None:
-    bench = Bench(route({"a": 1}), rng=Even())
-    bench.prove("a")
+    """Where there are others. Alone, it would be refused what its neighbours are about to get."""
+    bench = Bench(route({"a": 1, "b": 1}), rng=Even())
+    bench.prove("a", "b")
     failing = bench.begin(0.0)
     attempt = failing.send(0.0)
     bench.kill("a")
+    bench.kill("b")
     failing.end(attempt, BROKEN, 0.0)
-    bench.begin(0.1).send(0.1)
+    for _ in range(2):
+        bench.begin(0.1).send(0.1)
 
     failing.wait(0.1, "backoff")
     assert failing.finish(0.25).attempt is attempt

@@ -25,6 +25,7 @@ import tomllib
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -135,7 +136,7 @@ def source_of(version: str, python: str, cache: Path) -> Path:
 
 def outcomes(root: Path, python: str, paths: list[str], mode: str, mock: str) -> dict[str, str]:
     """Test id -> passed | failed | skipped. `mode`: plain, wrapped or policy."""
-    report = Path(tempfile.mkdtemp()) / "report.xml"
+    report = Path(tempfile.mkdtemp(prefix="headway-dropin-")) / "report.xml"
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(HERE), str(SOURCE)]),
@@ -197,11 +198,14 @@ def compare(
         if suite.needs_mock:
             document = options.spec or document_for(version_of(python), python, options.cache)
             mock = stack.enter_context(mock_server(document, options.cache))
-        plain = outcomes(root, python, paths, "plain", mock)
+        modes = ("plain", *suite.modes)
+        with ThreadPoolExecutor(options.jobs) as pool:
+            runs = pool.map(lambda mode: outcomes(root, python, paths, mode, mock), modes)
+            results = dict(zip(modes, runs, strict=True))
+        plain = results.pop("plain")
         if "passed" not in plain.values():
             raise SystemExit("no test passed with plain clients: nothing to compare with")
-        for mode in suite.modes:
-            wrapped = outcomes(root, python, paths, mode, mock)
+        for mode, wrapped in results.items():
             worse = sorted(
                 test
                 for test, state in plain.items()
@@ -242,6 +246,7 @@ def main() -> int:
         "--suite", action="append", help=f"{', '.join(SUITES)}, or a path of theirs"
     )
     parser.add_argument("--spec", type=Path, help="the OpenAPI document for the mock server")
+    parser.add_argument("--jobs", type=int, default=2, help="how many runs at once")
     parser.add_argument("--record", action="store_true", help=f"write the figures into {PAGE.name}")
     parser.add_argument(
         "--cache", type=Path, default=Path(tempfile.gettempdir()) / "headway-dropin"

@@ -69,7 +69,7 @@ class Seen:
 
 def _what(value: Any) -> str:
     if isinstance(value, list):
-        return f"{len(value) or 'no'} chunks"
+        return counted(len(value), "chunk") if value else "no chunks"
     if getattr(value, "status", None) == "failed":
         return "an object whose status is failed"
     return "nothing" if value is None else f"an empty `{type(value).__name__}`"
@@ -228,7 +228,7 @@ class Bench:
         """How many each endpoint received, in words."""
         hits = self.hits[:1] if self.is_plain else self.hits
         if len(hits) == 1:
-            return f"{hits[0]} request{'s' if hits[0] != 1 else ''}"
+            return counted(hits[0], "request")
         return ", ".join(f"{name} {n}" for name, n in zip("ABCDEFGH", hits, strict=False))
 
     def gaps(self, server: Server) -> list[float]:
@@ -252,6 +252,11 @@ class Bench:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ResourceWarning)
                 gc.collect()
+
+
+def counted(number: int, what: str) -> str:
+    """ "1 request", "2 requests"."""
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def text_of(value: Any) -> str:

@@ -10,7 +10,7 @@ import pytest
 import headway
 from headway.core.model import Usage
 from headway.core.snapshot import DeadlinePolicy
-from tests.faults.bench import Bench, Fault, fault, play, plays_of
+from tests.faults.bench import Bench, Fault, counted, fault, play, plays_of
 from tests.faults.streams import (
     ALL,
     CHAT,
@@ -189,7 +189,8 @@ def empty_alone(bench: Bench) -> None:
 
 # --------------------------------------------------------------------------- silence
 
-QUICK = DeadlinePolicy(idle_s=0.15, ttft_s=0.15)
+SOON_SILENT = DeadlinePolicy(idle_s=0.25)
+SOON_LATE = DeadlinePolicy(ttft_s=0.8)
 PING = b": ping\n\n"
 PINGS: tuple[Piece, ...] = (PING, 0.05) * 80
 
@@ -199,7 +200,7 @@ def stalls(name: str, title: str, *pieces: Piece) -> None:
     def stalled(bench: Bench) -> None:
         a = bench.serve(script(bench.way, *HEL, *pieces, Say("lo"), END))
         b = bench.serve(script(bench.way, *HELLO))
-        seen = bench.stream(bench.client(a, b, deadline=QUICK, options=PATIENT))
+        seen = bench.stream(bench.client(a, b, deadline=SOON_SILENT, options=PATIENT))
         bench.observed(f"{seen.words}{', as slow as the server' if seen.took_s > 3.5 else ''}")
         assert isinstance(seen.error, headway.StreamInterrupted)
         assert isinstance(seen.error, openai.APITimeoutError)
@@ -222,7 +223,7 @@ def slow_start(name: str, title: str, *pieces: Piece) -> None:
     def late(bench: Bench) -> None:
         a = bench.serve(script(bench.way, START, *pieces, *HELLO[1:]))
         b = bench.serve(script(bench.way, *HELLO))
-        seen = bench.stream(bench.client(a, b, deadline=QUICK, options=PATIENT))
+        seen = bench.stream(bench.client(a, b, deadline=SOON_LATE, options=PATIENT))
         bench.observed(f"{seen.words}{', as slow as the server' if seen.took_s > 3.5 else ''}")
         assert (seen.error, seen.text, bench.hits) == (None, "hello", (1, 1))
         assert seen.took_s < 3.5
@@ -247,7 +248,7 @@ def reused(bench: Bench) -> None:
     client = bench.client(a)
     for _ in range(4):
         bench.stream(client)
-    bench.observed(f"{a.connections} connections")
+    bench.observed(counted(a.connections, "connection"))
     assert [seen.text for seen in bench.calls] == ["hello"] * 4
     assert a.connections == 1
 
@@ -328,7 +329,7 @@ def long_header(bench: Bench) -> None:
 # --------------------------------------------------------------------------- usage
 
 
-def counted(*usages: Any, last: bool = True) -> tuple[Piece, ...]:
+def told(*usages: Any, last: bool = True) -> tuple[Piece, ...]:
     """A chat of three chunks with these usages, and one without choices for the last."""
     texts = ["he", "l", "lo"]
     given = list(usages[:-1] if last else usages)
@@ -374,21 +375,21 @@ usage(
     "C44",
     "usage in every chunk, growing",
     Usage(1, 3),
-    *counted(None, tokens(1, 1), tokens(1, 2), tokens(1, 3)),
+    *told(None, tokens(1, 1), tokens(1, 2), tokens(1, 3)),
 )
-usage("C44a", "usage that is null first", Usage(1, 3), *counted(None, tokens(1, 3)))
-usage("C44b", "usage that is all zeros", None, *counted(tokens(0, 0)))
+usage("C44a", "usage that is null first", Usage(1, 3), *told(None, tokens(1, 3)))
+usage("C44b", "usage that is all zeros", None, *told(tokens(0, 0)))
 usage(
     "C44c",
     "usage of nothing but details",
     None,
-    *counted({"prompt_tokens_details": {"cached_tokens": 4}}),
+    *told({"prompt_tokens_details": {"cached_tokens": 4}}),
 )
 usage(
     "C44d",
     "usage with details",
     Usage(9, 3, cached_input_tokens=8, reasoning_tokens=2),
-    *counted(
+    *told(
         tokens(
             9,
             3,
@@ -401,7 +402,7 @@ usage(
     "C44e",
     "usage in the last chunk with content",
     Usage(1, 3),
-    *counted(None, None, tokens(1, 3), last=False),
+    *told(None, None, tokens(1, 3), last=False),
 )
 
 

@@ -66,6 +66,15 @@ def outage_at_once(bench: Bench) -> None:
     assert len(a.hits) <= 60 + BUDGET
 
 
+@fault("C76e", "429 for ever, and 60 calls at once, and no policy")
+def outage_at_once_without_a_policy(bench: Bench) -> None:
+    a = bench.serve(R(429, error("slow down", "requests", None)))
+    calls = bench.crowd(bench.unwatched(a), 60)
+    bench.observed(f"{len(a.hits) / 60:.2f} requests per call")
+    assert all(isinstance(seen.error, openai.RateLimitError) for seen in calls)
+    assert len(a.hits) <= 60 + BUDGET
+
+
 @fault("C76c", "429 for ever, under a retry loop of the application's")
 def outer_loop(bench: Bench) -> None:
     a = bench.serve(R(429, error("slow down", "requests", None)))
@@ -123,9 +132,10 @@ def storm(bench: Bench) -> None:
     most = max(windows.values())
     answered = sum(seen.text == "hello" for seen in calls)
     bench.observed(
-        f"{answered} of 200 answered; most requests within 50 ms of recovery's wake: {most}"
+        f"{answered} of 200 answered; at most {most} requests in 50 ms after the recovery"
     )
     assert most <= 50
+    assert answered >= 150  # on a starved machine some wait longer than their place is kept
 
 
 # --------------------------------------------------------------------------- what is hidden
@@ -288,7 +298,7 @@ def twice_counted(bench: Bench) -> None:
         ours = exporter.get_finished_spans()
     spans = [*ours, *other.get_finished_spans()]
     usages = [s for s in spans if "gen_ai.usage.input_tokens" in (s.attributes or {})]
-    bench.observed(f"cost {task.cost}, on {len(usages) or 'no'} spans' usage of ours")
+    bench.observed(f"cost {task.cost:.0f}, and {len(usages) or 'no'} usage on a span of ours")
     assert task.cost == Decimal(3)
     assert not usages
     assert [s.name for s in ours if s.name.startswith("chat")] == []
@@ -303,7 +313,7 @@ def wasted_stream(bench: Bench) -> None:
     with headway.task("work") as task:
         bench.stream(client)
         task.fail("broken")
-    bench.observed(f"cost {task.cost}, wasted {task.wasted}")
+    bench.observed(f"cost {task.cost:.0f}, wasted {task.wasted:.0f}")
     assert task.cost is not None
     assert task.cost > 0
     assert task.wasted == task.cost
@@ -337,7 +347,7 @@ def wasted_attempt(bench: Bench) -> None:
     with headway.task("work") as task:
         seen = bench.call(client.chat)
         task.succeed()
-    bench.observed(f"cost {task.cost}, wasted {task.wasted}")
+    bench.observed(f"cost {task.cost:.0f}, wasted {task.wasted:.0f}")
     assert seen.text == "hello"
     assert (task.cost, task.wasted) == (Decimal(6), Decimal(3))
 

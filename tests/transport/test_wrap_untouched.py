@@ -154,6 +154,16 @@ def test_an_answer_that_was_to_be_a_stream_is_an_error_only_under_a_policy(
         assert end.outcome.kind is FailureClass.OK
 
 
+def test_without_a_policy_a_reply_of_nothing_stays_one(
+    serve: Callable[..., Any], caller: Callable[..., Any]
+) -> None:
+    a = serve(R(200, b""))
+    client = caller(a.url, Host(own(a.url)))
+
+    assert client.raw().status_code == 200
+    assert len(a.hits) == 1
+
+
 def test_a_model_without_a_route_passes_through(
     serve: Callable[..., Any], caller: Callable[..., Any]
 ) -> None:

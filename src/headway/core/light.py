@@ -19,7 +19,7 @@ from headway.core.settle import settle
 if TYPE_CHECKING:
     from headway.core.call import Call
     from headway.core.engine import Engine
-    from headway.core.snapshot import Endpoint, Route, Snapshot
+    from headway.core.snapshot import Route, Snapshot
     from headway.core.state import Pool
 
 
@@ -45,11 +45,6 @@ class LightCall:
         self._route = route
         self._snapshot = snapshot
         self._pool = pool
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """Where it went."""
-        return self._snapshot.endpoints[self.attempt.endpoint_id]
 
     def succeed(self, outcome: Outcome, now: float) -> None:
         """The attempt brought the answer, and the call is over. `outcome.kind` is OK."""

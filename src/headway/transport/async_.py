@@ -276,9 +276,6 @@ class AsyncTransport:
         failure: Exception | None = None
         try:
             response = await self._forward(request)
-            if response.status_code in REDIRECTS:
-                led, response = response, None  # a failure on the way is what came instead
-                response = await self._follow(light.call.endpoint, request, led, None)
             headers = light.is_plain(response)
             chunks = _chunks(response)
             if headers is not None:
@@ -315,16 +312,36 @@ class AsyncTransport:
         try:
             trial = flight.trial(light.call.attempt)
             trial.request = request
-            if response is not None:
-                await self._receive(trial, response, chunks)
-            elif failure is not None and not trial.broke(failure):
-                raise failure
+            await self._catch_up(flight, trial, response, chunks, failure)
             if not flight.is_settled_by(trial):
                 trial = await self._fly(flight)
             return flight.present(trial)
         except BaseException:
             flight.abandon()
             raise
+
+    async def _catch_up(
+        self,
+        flight: Flight,
+        trial: Trial,
+        response: httpx2.Response | None,
+        chunks: Any,
+        failure: Exception | None,
+    ) -> None:
+        """Tell the attempt what has become of it so far, and feed it what follows."""
+        if response is None:
+            if failure is not None and not trial.broke(failure):
+                raise failure
+            return
+        try:
+            if response.status_code in REDIRECTS:
+                response = await self._follow(trial.endpoint, flight.request, response, None)
+                chunks = _chunks(response)
+        except Exception as exc:
+            if not trial.broke(exc):
+                raise
+        else:
+            await self._receive(trial, response, chunks)
 
     async def _drop(self, light: Light, response: httpx2.Response | None, chunks: Any) -> None:
         """The caller gave up."""

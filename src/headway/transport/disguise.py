@@ -54,6 +54,8 @@ def is_disguised(trial: Trial) -> bool:
     response, outcome = trial.response, trial.outcome
     if trial.state is not State.FAILED or response is None or outcome is None:
         return False
+    if trial.flight.is_delegated and outcome.error_type == "empty_body":
+        return False  # no answer, but nothing that says otherwise: the plain client's to judge
     return response.status_code < 300 and (
         trial.flight.facts.surface != "responses" or outcome.error_type in _NOT_EVEN_WRONG
     )

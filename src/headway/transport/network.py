@@ -102,9 +102,11 @@ class Stream:
                 sent = min(size, len(view))
             view = view[sent:]
 
-    def start_tls(self, *args: Any, timeout: float | None = None, **options: Any) -> Self:
+    def start_tls(
+        self, ssl_context: Any, server_hostname: str | None = None, timeout: float | None = None
+    ) -> Self:
         """The same connection, encrypted."""
-        stream = self._stream.start_tls(*args, timeout=_now(timeout), **options)
+        stream = self._stream.start_tls(ssl_context, server_hostname, _now(timeout))
         return type(self)(stream)
 
     def close(self) -> None:

@@ -82,18 +82,20 @@ class Transport:
             raise
 
     def _forward(self, request: httpx2.Request, signer: Signer | None = None) -> httpx2.Response:
-        pools = self._pools
-        if signer is not None and signer is not self._desk.home.signer:
-            pools = signer.pools
+        pools = self._pools_for(signer)
         response: httpx2.Response = pools.sync(request.url).handle_request(request)
         return response
 
+    def _pools_for(self, signer: Signer | None) -> Pools[Any]:
+        """A client that is an endpoint has connections of its own."""
+        if signer is None or signer is self._desk.home.signer:
+            return self._pools
+        return signer.pools
+
     def _carrier(self, trial: Trial, request: httpx2.Request) -> object:
         """The transport that an attempt's request went through."""
-        pools, signer = self._pools, self._desk.aim.target(trial.endpoint).signer
-        if signer is not None and signer is not self._desk.home.signer:
-            pools = signer.pools
-        return pools.sync(request.url)
+        signer = self._desk.aim.target(trial.endpoint).signer
+        return self._pools_for(signer).sync(request.url)
 
     def _pass(self, request: httpx2.Request) -> httpx2.Response:
         response = self._forward(self._desk.passing(request))
@@ -269,9 +271,6 @@ class Transport:
         failure: Exception | None = None
         try:
             response = self._forward(request)
-            if response.status_code in REDIRECTS:
-                led, response = response, None  # a failure on the way is what came instead
-                response = self._follow(light.call.endpoint, request, led, None)
             headers = light.is_plain(response)
             chunks = _chunks(response)
             if headers is not None:
@@ -308,14 +307,34 @@ class Transport:
         try:
             trial = flight.trial(light.call.attempt)
             trial.request = request
-            if response is not None:
-                self._receive(trial, response, chunks)
-            elif failure is not None and not trial.broke(failure):
-                raise failure
+            self._catch_up(flight, trial, response, chunks, failure)
             return flight.present(trial if flight.is_settled_by(trial) else self._fly(flight))
         except BaseException:
             flight.abandon()
             raise
+
+    def _catch_up(
+        self,
+        flight: Flight,
+        trial: Trial,
+        response: httpx2.Response | None,
+        chunks: Iterator[bytes],
+        failure: Exception | None,
+    ) -> None:
+        """Tell the attempt what has become of it so far, and feed it what follows."""
+        if response is None:
+            if failure is not None and not trial.broke(failure):
+                raise failure
+            return
+        try:
+            if response.status_code in REDIRECTS:
+                response = self._follow(trial.endpoint, flight.request, response, None)
+                chunks = _chunks(response)
+        except Exception as exc:
+            if not trial.broke(exc):
+                raise
+        else:
+            self._receive(trial, response, chunks)
 
     def _drop(
         self, light: Light, response: httpx2.Response | None, chunks: Iterator[bytes]

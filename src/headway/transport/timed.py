@@ -75,8 +75,8 @@ class Timed:
         self.stop()
         self._until = until
         # Weakly: a stream that was dropped must not be kept alive by its own clock.
-        me: weakref.ref[Timed] = weakref.ref(self)
-        self._timer = loop.call_later(self._limits.left_s() or 0.0, _fire, me, loop)
+        watched: weakref.ref[Timed] = weakref.ref(self)
+        self._timer = loop.call_later(self._limits.left_s() or 0.0, _fire, watched, loop)
 
     def _look(self, loop: asyncio.AbstractEventLoop) -> None:
         """The timer fired: has the wait been too long, or has it moved on?"""

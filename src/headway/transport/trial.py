@@ -27,6 +27,7 @@ from headway.core.model import (
     FailureClass,
     Outcome,
 )
+from headway.errors import pass_on
 from headway.transport import notes
 from headway.transport.continuing import prepare
 from headway.transport.decode import Inflater, UndecodableError, decoded, encoding_of
@@ -266,6 +267,8 @@ class Trial:
         phase = "send" if self.response is None else "first_token"
         outcome = self.classified(exc, phase)
         if outcome is None:
+            if not self.transparent:
+                pass_on(exc, self.flight.request)
             return False
         self.error = self.native(exc)
         self._fail(outcome)
