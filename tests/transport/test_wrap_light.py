@@ -82,6 +82,8 @@ def outcome_of(call: Callable[[], Any]) -> tuple[Any, ...]:
         return type(exc), exc.status_code, exc.code, str(exc).partition(" (http")[0]
     except openai.APIError as exc:
         return type(exc), str(exc).partition(":")[0]
+    except ValueError as exc:  # what the plain client makes of no JSON
+        return type(exc), str(exc)
     if isinstance(answer, str):
         return (answer,)
     return tuple(choice.message.content for choice in answer.choices or ())

@@ -15,6 +15,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeAlias, final
 
@@ -253,8 +254,7 @@ class FileSource(PolicySource):
         self, path: str | os.PathLike[str], *, wall_clock: Callable[[], float] = time.time
     ) -> None:
         self.label = str(Path(path))
-        self.path = absolute(path)
-        """Wherever the process goes, it is the file that was named at first."""
+        self.path = absolute(path)  # wherever the process goes
         self._format = format_of(self.path)
         self._wall_clock = wall_clock
         self._seen: str | None = None
@@ -343,25 +343,21 @@ def source_for(argument: PolicyArgument) -> PolicySource:
 
 def absolute(path: str | os.PathLike[str]) -> Path:
     """The path as seen from the working directory of now."""
-    try:
+    with suppress(OSError):
         return Path(path).absolute()
-    except OSError:  # the working directory is gone
-        return Path(path)
+    return Path(path)  # the working directory is gone
 
 
 def file_of(argument: object) -> Path | None:
     """The file that a `policy=` argument means; None: it means something else."""
-    if isinstance(argument, str):
-        scheme, separator, _ = argument.partition("://")
-        if separator and scheme.lower() != "file":
-            return None
-    elif not isinstance(argument, os.PathLike):
+    if not isinstance(argument, str | os.PathLike):
         return None
-    try:
+    if isinstance(argument, str) and "://" in argument and argument[:7].lower() != "file://":
+        return None
+    with suppress(PolicyError):
         source = source_for(argument)
-    except PolicyError:
-        return None
-    return source.path if isinstance(source, FileSource) else None
+        return source.path if isinstance(source, FileSource) else None
+    return None
 
 
 def local_source_for(argument: PolicyArgument | None, label: str) -> PolicySource | None:
