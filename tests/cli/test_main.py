@@ -71,7 +71,7 @@ def test_programs_get_one_object_a_line(good, bad, capsys) -> None:
     assert main(["policy", "check", "--json", good, bad]) == NO
 
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
-    assert first == {"file": good, "valid": True, "version": 7}
+    assert first == {"file": good, "valid": True, "version": 7, "doubts": []}
     assert second["valid"] is False
     assert second["path"].startswith("routes[0]")
 

@@ -1145,3 +1145,22 @@ def test_an_expired_policy_that_says_degrade_goes_on() -> None:
     call = bench.engine.begin(facts(), 0.0, wall_now=5000.0)
     assert call is not None
     assert not hasattr(call.next_action(0.0), "rejection")
+
+
+def test_a_probe_leaves_a_token_for_each_endpoint_that_is_out() -> None:
+    """Two of three are dead, both due for a probe: with less than two tokens nobody probes."""
+
+    def probes(balance: float, dead: tuple[str, ...]) -> bool:
+        bench = Bench(route({"a": 1, "b": 1, "c": 1}), rng=Even())
+        bench.prove("a", "b", "c")
+        for name in dead:
+            bench.kill(name)
+        due = max(bench.breaker(name).open_until for name in dead) + 1.0
+        budget = bench.pool().budget
+        while budget.balance(due) >= balance + 1.0:
+            budget.withdraw(due)
+        return bench.begin(due).send(due).endpoint_id in dead
+
+    assert not probes(1.0, ("a", "b"))
+    assert probes(2.0, ("a", "b"))
+    assert probes(1.0, ("a",))

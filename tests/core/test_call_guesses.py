@@ -266,6 +266,31 @@ def test_who_goes_again_on_credit_and_cannot_pay_surfaces_its_refusal_when_it_is
     assert bench.engine.pools(due)[0].in_flight == 1
 
 
+@pytest.mark.parametrize("served", [4, 0])
+def test_what_the_sdk_sends_again_is_free_only_if_somebody_was_served_meanwhile(
+    served: int,
+) -> None:
+    bench = Bench(A, rng=Even(0.5))
+    bench.prove("a", now=-1.0)
+    hands = [bench.begin(0.0, delegated=True) for _ in range(20)]
+    sent = [hand.send(0.0) for hand in hands]
+    for hand, attempt in zip(hands[served:], sent[served:], strict=True):
+        hand.end(attempt, THROTTLED, 0.01)
+    assert all(hand.call.retry_granted for hand in hands[served:-1])
+    for hand, attempt in zip(hands[:served], sent[:served], strict=True):
+        hand.end(attempt, DONE, 0.1)
+    before = bench.balance(1.0)
+    again = [
+        bench.begin(1.0, delegated=True, resend=1, owed_since=hand.call.owed_since)
+        for hand in hands[served:-1]
+    ]
+    refused = [hand.next(1.0) for hand in again]
+    denied = sum(isinstance(action, Finish) for action in refused)
+
+    assert bench.balance(1.0) == pytest.approx(before if served else 0.0, abs=0.5)
+    assert (denied == 0) is bool(served)
+
+
 # --------------------------------------------------------------------------- refusals
 
 

@@ -491,6 +491,19 @@ def test_while_the_last_hope_is_probed_others_wait_two_seconds_for_its_answer() 
     assert hand.send(2.0).is_probe is False
 
 
+def test_while_all_that_is_left_is_being_probed_others_wait_for_an_answer() -> None:
+    bench = Bench(route({"a": 1, "b": 1}), rng=Even())
+    bench.prove("a", "b")
+    bench.kill("a")
+    bench.kill("b")
+    for _ in range(2):
+        assert bench.begin(1.0).send(1.0).is_probe
+    hand, _ = in_line(bench, 1.0)
+
+    assert hand.wait(1.0, "queue").until == 3.0
+    assert bench.of(CallQueued)[-1].reason == "open"
+
+
 def test_and_are_refused_when_it_does_not_come() -> None:
     bench = Bench(route({"a": 1}), rng=Even())
     bench.prove("a")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headway.core.model import CallEnded, FailureClass, Outcome
+from headway.core.snapshot import HedgePolicy
 from tests.core.build import DONE, Bench, Hand, route
 
 BROKE_OFF = Outcome(FailureClass.INCOMPLETE_STREAM)
@@ -48,3 +49,18 @@ def test_an_attempt_that_is_not_the_answer_just_ends() -> None:
     assert hand.call.on_interruption(attempt, BROKE_OFF, 2.0) is False
     assert hand.finish(2.0).attempt is attempt
     assert [s.in_flight for s in bench.engine.status(2.0)] == [0, 0]
+
+
+def test_a_loser_that_breaks_off_takes_nothing_from_the_winner() -> None:
+    hedge = HedgePolicy(enabled=True, delay_s=1.0)
+    bench = Bench(route({"a": 1, "b": 1}, hedge=hedge))
+    bench.prove("a", "b")
+    bench.pool().hedges._tokens = 3.0
+    hand = bench.begin(0.0, stream=True)
+    first, second = hand.send(0.0), hand.send(1.0)
+    hand.call.on_first_token(second, 2.0)
+
+    assert hand.call.on_interruption(first, BROKE_OFF, 2.5) is False
+    assert hand.finish(2.5).attempt is second
+    hand.end(second, DONE, 3.0)
+    assert [e.winner for e in bench.of(CallEnded)][-1] is second

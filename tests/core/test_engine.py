@@ -530,6 +530,22 @@ def test_explain_shares_out_nothing_where_nothing_has_a_share() -> None:
     assert [(r.eligible, r.share) for r in told.candidates] == [(True, 0.0), (True, 0.0)]
 
 
+def test_explain_holds_endpoints_against_what_the_class_is_promised() -> None:
+    bench = Bench(
+        snapshot(
+            AB,
+            [endpoint("a", profile=profile(0.5)), endpoint("b", profile=profile(3.0))],
+            classes={"gold": TrafficClass(ttft_slo_s=1.0)},
+        )
+    )
+
+    def shares(**known: str) -> list[float]:
+        return [r.share for r in bench.engine.explain(facts(**known), 0.0).candidates]
+
+    assert shares() == [0.5, 0.5]
+    assert shares(traffic_class="gold")[0] > 0.9
+
+
 def test_explain_of_an_unknown_model_is_empty() -> None:
     bench = Bench(snapshot(only("m", "r")))
 

@@ -180,6 +180,79 @@ def test_calls_wait_for_loans_and_the_engine_borrows_for_them() -> None:
     assert isinstance(second.next_action(0.1), Send)
 
 
+def test_for_who_waits_a_request_is_borrowed_and_the_tokens_it_is_planned_with() -> None:
+    of = engine(rpm=6.0, fleet_rpm=600.0, tpm=600.0, fleet_tpm=600_000.0)
+    first = of.begin(facts(prompt_tokens=300), 0.0)
+    assert first is not None
+    first.next_action(0.0)
+    of.wants(0.0)
+    of.lend([], 0.0, next_s=EVERY_S, valid_s=VALID_S)
+    second = of.begin(facts(prompt_tokens=300), 0.0)
+    assert second is not None
+    assert isinstance(second.next_action(0.0), Wait)
+
+    # One like the last at hand, what the first owes, and what the second waits for.
+    assert {w.kind: w.amount for w in of.wants(0.05)} == {"rpm": 3.0, "tpm": 1500.0}
+
+
+def test_nothing_is_borrowed_for_endpoints_that_are_out_for_other_reasons() -> None:
+    described = [
+        endpoint("a", capacity=Capacity(rpm=6.0, fleet_rpm=600.0)),
+        endpoint("b", state="disabled", capacity=Capacity(rpm=6.0, fleet_rpm=600.0)),
+    ]
+    of = Engine(snapshot(route({"a": 1, "b": 1}), described), rng=Even(), in_fleet=True)
+    first = of.begin(facts(), 0.0)
+    assert first is not None
+    first.next_action(0.0)
+    of.lend([], 0.0, next_s=EVERY_S, valid_s=VALID_S)
+    second = of.begin(facts(), 0.0)
+    assert second is not None
+    assert isinstance(second.next_action(0.0), Wait)
+
+    assert [w.endpoint_id for w in of.wants(0.05)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("lent", "goes"), [((2.0, 1000.0), True), ((1.9, 1000.0), False), ((2.0, 999.0), False)]
+)
+def test_a_call_goes_when_what_is_lent_covers_its_request_and_all_its_tokens(
+    lent: tuple[float, float], goes: bool
+) -> None:
+    of = engine(rpm=6.0, fleet_rpm=600.0, tpm=600.0, fleet_tpm=600_000.0)
+    first = of.begin(facts(prompt_tokens=300), 0.0)
+    assert first is not None
+    first.next_action(0.0)  # owes one request and 500 tokens
+    loans = [Loan("a", "rpm", lent[0]), Loan("a", "tpm", lent[1])]
+    of.lend(loans, 0.0, next_s=EVERY_S, valid_s=VALID_S)
+    second = of.begin(facts(prompt_tokens=300), 0.0)
+    assert second is not None
+
+    assert isinstance(second.next_action(0.0), Send) is goes
+
+
+def test_a_rate_that_no_fleet_shares_is_borrowed_from_nobody() -> None:
+    of = engine(rpm=6.0, fleet_rpm=600.0)
+    call = of.begin(facts(), 0.0)
+    assert call is not None
+    call.next_action(0.0)
+
+    assert [w.kind for w in of.wants(0.0)] == ["rpm"]
+
+
+def test_nothing_is_borrowed_without_need_nor_where_no_store_lends() -> None:
+    of, alone = engine(rpm=6.0, fleet_rpm=600.0), Engine(snapshot(route({"a": 1})), rng=Even())
+    for each in (of, alone):
+        call = each.begin(facts(), 0.0)
+        assert call is not None
+        call.next_action(0.0)
+    of.wants(0.0)
+    of.lend([Loan("a", "rpm", 1.5)], 0.0, next_s=EVERY_S, valid_s=VALID_S)
+
+    assert [w.amount for w in of.wants(0.05)] == [0.5]  # half of the one to have at hand
+    assert of.wants(60.0) == ()
+    assert alone.wants(0.0) == ()
+
+
 def test_a_lost_store_frees_who_waits_for_it() -> None:
     of = engine(rpm=60.0, fleet_rpm=600.0)
     first = of.begin(facts(), 0.0)

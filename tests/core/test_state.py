@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -10,10 +11,10 @@ from headway.core import state as state_module
 from headway.core import world as world_module
 from headway.core.affinity import Warm
 from headway.core.breaker import Breaker
-from headway.core.expect import expect, expected_output, planned_latency_s
-from headway.core.model import Health
+from headway.core.expect import excess, expect, expected_output, planned_latency_s
+from headway.core.model import INFINITY, Health
 from headway.core.select import Candidate
-from headway.core.snapshot import Capacity, Price
+from headway.core.snapshot import Capacity, Curve, Price
 from headway.core.state import EndpointState, Pool, Tally, size_bucket, slow_start
 from headway.core.world import World, credential_key
 from tests.core.build import Even, endpoint, facts, profile, route
@@ -49,7 +50,7 @@ def test_after_a_pause_a_ratio_counts_for_more_again() -> None:
     state.observe_latency(1.0, 1.0, 60.0)
 
     state.observe_latency(4.0, 1.0, 180.0)
-    before = 1.0 + 0.16 * (1 - 1 / 40)  # no pause fades what few calls were made in
+    before = 1.0 + 0.16 * (1 - 1 / 50)  # no pause fades what few calls were made in
     assert state.residual(180.0) == pytest.approx(before + 0.5 * (4.0 - before), rel=0.02)
 
 
@@ -85,17 +86,17 @@ def test_evidence_fades_to_neutral_over_three_minutes_and_is_then_gone() -> None
     assert state.residual(280.0) is None
 
 
-def test_evidence_of_a_quiet_process_fades_over_forty_calls_or_a_quarter_of_an_hour() -> None:
+def test_evidence_of_a_quiet_process_fades_over_fifty_calls_or_a_quarter_of_an_hour() -> None:
     tally = Tally()
     state = EndpointState(endpoint("a"), None, tally)
     state.observe_latency(4.0, 1.0, 100.0)  # 2.5
 
     busy(tally, 10)
-    assert state.residual(280.0) == pytest.approx(1.0 + 1.5 * 0.75)
-    assert state.residual(145.0) == pytest.approx(1.0 + 1.5 * 0.75)  # as much by time as by calls
+    assert state.residual(280.0) == pytest.approx(1.0 + 1.5 * 0.8)
+    assert state.residual(136.0) == pytest.approx(1.0 + 1.5 * 0.8)  # as much by time as by calls
     assert state.residual(1000.0 - 0.01) == pytest.approx(1.0, abs=0.01)
     assert state.residual(1000.0) is None
-    busy(tally, 30)
+    busy(tally, 40)
     assert state.residual(279.0) == pytest.approx(1.0, abs=0.01)
     assert state.residual(280.0) is None
 
@@ -104,7 +105,7 @@ def test_endpoints_of_one_process_count_calls_together() -> None:
     world = World(zone=None, rng=Even())
     slow, other = world.state(endpoint("a")), world.state(endpoint("b"))
     slow.observe_latency(4.0, 1.0, 0.0)
-    for _ in range(40):
+    for _ in range(50):
         other.observe_latency(1.0, 1.0, 179.0)
 
     assert slow.residual(179.0) == pytest.approx(1.0, abs=0.02)
@@ -517,3 +518,38 @@ def test_planned_output_is_the_routes_or_the_calls_own_bound(
     asked = facts(surface=surface, max_output_tokens=bound)
 
     assert expected_output(asked, route({"a": 1}, output_tokens=200)) == tokens
+
+
+# ---------------------------------------------------------------- promises
+
+
+def excess_of(
+    chosen: Candidate,
+    promised: tuple[float, float, float],
+    warm: Warm | None = None,
+    tokens: int = 0,
+) -> float:
+    return excess(chosen, facts(prompt_tokens=tokens), route({"a": 1}), warm, promised, 0.0)
+
+
+def test_of_an_endpoint_without_a_profile_nothing_is_held_against_a_promise() -> None:
+    assert excess_of(candidate(), (0.001, 0.001, 0.001)) == 0.0
+
+
+def test_a_first_token_is_held_against_its_promise_with_what_is_left_to_prefill() -> None:
+    chosen = candidate(profile=profile(1.0, 0.0, prefill_s_per_token=0.001))
+    promised = (2.0, INFINITY, INFINITY)
+
+    assert excess_of(chosen, promised, None, 1000) == pytest.approx(1.0)
+    assert excess_of(chosen, promised, Warm("b", 1000, "session"), 1000) == pytest.approx(1.0)
+    assert excess_of(chosen, promised, Warm("a", 600, "session"), 1000) == pytest.approx(0.7)
+    assert excess_of(chosen, promised, Warm("a", 9000, "session"), 1000) == 0.5
+
+
+def test_the_time_per_token_is_held_against_its_promise_by_the_profiles_own_p99() -> None:
+    mean = profile(1.0, 0.01)
+    spread = replace(mean, tpot_p99_s=Curve(x=(0.0, 1.0), y=(0.04, 0.04)))
+    promised = (INFINITY, 0.02, INFINITY)
+
+    assert excess_of(candidate(profile=mean), promised) == pytest.approx(0.5)
+    assert excess_of(candidate(profile=spread), promised) == pytest.approx(2.0)

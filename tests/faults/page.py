@@ -12,6 +12,7 @@ import argparse
 import importlib
 import multiprocessing
 import os
+from collections.abc import Collection
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -54,8 +55,15 @@ def row(found: Fault, plain: str, wrapped: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 
 
-def written(jobs: int) -> str:
-    """The page."""
+def kept() -> dict[str, str]:
+    """The rows that the page has now."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines() if PAGE.exists() else []
+    return {line.split(" ")[1]: line for line in lines if line.startswith("| ")}
+
+
+def written(jobs: int, only: Collection[str]) -> str:
+    """The page; of the rows that are not asked for, as they were."""
+    known = kept() if only else {}
     import openai
 
     faults = load()
@@ -66,6 +74,7 @@ def written(jobs: int) -> str:
         runs = {
             (name, plain): pool.submit(seen, name, plain)
             for name in faults
+            if name not in known or name in only
             for plain in (True, False)
         }
         section = ""
@@ -74,7 +83,9 @@ def written(jobs: int) -> str:
                 section = found.section
                 lines += ["", f"## {section}", ""]
                 lines += ["| | fault | plain client | wrapped |", "|---|---|---|---|"]
-            lines.append(row(found, runs[name, True].result(), runs[name, False].result()))
+            played = (name, True) in runs
+            results = [runs[name, plain].result() for plain in (True, False)] if played else []
+            lines.append(row(found, *results) if played else known[name])
     return "\n".join(lines) + "\n"
 
 
@@ -82,12 +93,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--jobs", type=int, default=4)
+    parser.add_argument("--only", nargs="*", default=[], help="play these, and what is missing")
     options = parser.parse_args()
     if not options.write:
         for found in load().values():
             print(f"{found.id:8} {found.title}")
         return
-    PAGE.write_text(written(options.jobs), encoding="utf-8")
+    PAGE.write_text(written(options.jobs, options.only), encoding="utf-8")
     print(f"{PAGE}: {len(FAULTS)} faults")
 
 

@@ -278,6 +278,16 @@ crowd("C11", "a limit on calls at once, found by 40 of them", Capacity(), 90)
 crowd("C11a", "the same, where the policy says 16", Capacity(concurrency=16), 60)
 
 
+@fault("C11b", "the same, and no policy")
+def crowded_without_a_policy(bench: Bench) -> None:
+    a = bench.serve(Crowded())
+    calls = bench.crowd(bench.unwatched(a), 40)
+    answered = sum(seen.text == "hello" for seen in calls)
+    bench.observed(f"{answered} of 40 calls answered, {len(a.hits)} requests")
+    assert answered == 40
+    assert len(a.hits) <= 90
+
+
 @pytest.mark.parametrize(("found", "colour", "way"), plays_of(SECTION))
 def test_fault(found: Fault, colour: str, way: str) -> None:
     play(found, colour, way)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import ipaddress
 import socket
 import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from datetime import UTC, datetime, timedelta
+from tempfile import NamedTemporaryFile
 
 import openai
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from headway.core.snapshot import RetryPolicy
 from tests.faults.bench import Bench, Fault, counted, fault, play, plays_of
@@ -162,13 +169,36 @@ unreachable(
 unreachable("C58-hole", "packets vanish", "", "ConnectTimeout")
 
 
+@functools.cache
+def self_signed() -> bytes:
+    """A key and a certificate that it signed itself, in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    address = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([address]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    plain = serialization.NoEncryption()
+    pkcs8 = serialization.PrivateFormat.PKCS8
+    pem = serialization.Encoding.PEM
+    return key.private_bytes(pem, pkcs8, plain) + made.public_bytes(pem)
+
+
 class TlsServer:
     """Speaks TLS with a certificate that nobody trusts; counts handshakes."""
 
     def __init__(self) -> None:
         self.tries = 0
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.load_cert_chain(Path(__file__).with_name("certificate.pem"))
+        with NamedTemporaryFile(suffix=".pem") as file:
+            file.write(self_signed())
+            file.flush()
+            self._context.load_cert_chain(file.name)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}/v1"
         threading.Thread(target=self._accept, daemon=True).start()

@@ -171,6 +171,19 @@ def command() -> str:
     )
 
 
+def policy_actions() -> str:
+    """What `headway policy` can do."""
+    from headway.cli.policy import ACTIONS
+
+    return _table(
+        ("action", "does", "extra"),
+        (
+            [f"`headway policy {name}`", row.summary, f"`{row.extra}`" if row.extra else "-"]
+            for name, row in ACTIONS.items()
+        ),
+    )
+
+
 def framework_retries() -> str:
     """Requests that a failing call makes through each agent framework."""
     return _table(frameworks.RETRIES_HEAD, frameworks.retried())
@@ -215,6 +228,7 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "metrics": metrics,
     "mutants": mutants,
     "outcomes": outcomes,
+    "policy_actions": policy_actions,
     "surfaces": surfaces,
     "survivors": mutation.argued,
 }

@@ -39,7 +39,7 @@ class Endpoint:
         try:
             while await self._answer(reader, writer):
                 await writer.drain()
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, asyncio.CancelledError, ConnectionError):
             pass
         finally:
             writer.close()

@@ -35,7 +35,7 @@ class _Row(NamedTuple):
 
 COMMANDS: Final = {
     "demo": _Row("headway.cli.demo", "a fleet under failure: plain client against wrapped", "lab"),
-    "policy": _Row("headway.cli.policy", "check, show or describe a policy document"),
+    "policy": _Row("headway.cli.policy", "make, check, understand, sign and publish policies"),
     "report": _Row("headway.cli.report", "what the tasks of a task log did and cost"),
     "simulate": _Row("headway.cli.simulate", "fleets in virtual time, with the core that ships"),
     "version": _Row("headway.cli.version", "versions of everything that matters"),

@@ -20,6 +20,7 @@ from typing import ParamSpec, Protocol
 
 from headway.core.admission import Ticket
 from headway.core.backoff import HINT_WAIT_MAX_S, is_turned_away
+from headway.core.breaker import State
 from headway.core.model import (
     CANCELLED,
     DEADLINE_STREAMING,
@@ -73,6 +74,9 @@ from headway.core.world import World
 
 P = ParamSpec("P")
 
+PROBE_BALANCE_MAX = 3.0
+"""Retry tokens that a call must find to probe: one for each endpoint that is out, up to this many.
+With one, probes of two dead endpoints spent what failures of calls beside them needed."""
 PROBE_DEADLINE_SHARE = 0.5
 """A call probes only with this much of its deadline left: it may have to go elsewhere after."""
 
@@ -133,6 +137,7 @@ class CallMachine:
         "attempts",
         "facts",
         "id",
+        "owed_since",
         "retry_granted",
         "route",
         "running",
@@ -162,6 +167,7 @@ class CallMachine:
         self.running: list[Attempt] = []
         """Outstanding attempts; those marked `lost` are for the driver to close."""
         self.retry_granted = False
+        self.owed_since: float | None = None
         """Delegated calls: the budget lets the SDK retry."""
         self._host = host
         self._pool = pool
@@ -271,9 +277,13 @@ class CallMachine:
         if size > 1:
             self._host.sweep(pool, size, now)
 
-    def _launch_usual(self, now: float) -> Send | None:
+    def _launch_usual(self, now: float) -> Send | Finish | None:
         """The first attempt where there is one endpoint, in good health, and no queue for it. None:
         it takes a look at everything."""
+        if self.facts.owed_since is not None:
+            denied = self._settle_resend(self.facts.owed_since, now)
+            if denied is not None:
+                return denied
         if self._pool.queue.waiters:
             return None
         sole = place_sole(self._host.world, self.facts, self.route, self.snapshot)
@@ -335,7 +345,14 @@ class CallMachine:
         total = self.route.deadline.total_s
         if total != INFINITY and self._deadline_at - now < PROBE_DEADLINE_SHARE * total:
             return False
-        return self._plan.next_up.paid or self._pool.budget.can_withdraw(now)
+        if self._plan.next_up.paid:
+            return True
+        states = self._host.world.states
+        known = [states[e] for e in self.route.endpoint_ids if e in states]
+        out = sum(
+            any(b.state is not State.CLOSED for b in state.breakers.values()) for state in known
+        )
+        return self._pool.budget.balance(now) >= max(1.0, min(PROBE_BALANCE_MAX, out))
 
     # -- sending
 
@@ -607,6 +624,8 @@ class CallMachine:
             self._surface(attempt, denied, now, outcome)
         elif self.facts.delegated:
             self.retry_granted = True  # the token is spent: the SDK makes the attempt
+            if plan.next_up.owed:
+                self.owed_since = attempt.started_at
             plan.sent()
             self._surface(attempt, "", now, outcome)
 
@@ -621,6 +640,19 @@ class CallMachine:
             return None
         self._note_denial(denied, now)
         return self._surface(last, denied, now)
+
+    def _settle_resend(self, since: float, now: float) -> Finish | None:
+        """The same for what the SDK sends again."""
+        self.facts.owed_since = None
+        state = self._host.world.states.get(self.route.sole or "")
+        if state is None or state.last_success_at > since:
+            return None
+        denied = pay(self.facts, self._pool, now)
+        if not denied:
+            return None
+        self._note_denial(denied, now)
+        detail = ((state.endpoint.id, "cooling", 0.0),)
+        return self._give_up(Rejection("throttled", None, detail), now)
 
     def _note_denial(self, denied: str, now: float) -> None:
         if denied == "budget" and not self._pool.exhausted:

@@ -225,6 +225,8 @@ class CallFacts:
     resend: int = 0
     """Requests of this call that the caller's SDK has sent before this one: attempts of the same
     call, which are counted on."""
+    owed_since: float | None = None
+    """The resend was not paid for: the last request, begun then, was turned away beside others."""
     delegated: bool = False
     """The caller's SDK runs the retry loop (no policy configured): one attempt per call here, and
     `Call.retry_granted` says whether the budget lets the SDK go on."""

@@ -155,7 +155,7 @@ class RetryPlan:
             return "hint" if usable_hint(outcome.retry_after_s) else "breaker"
         if now + delay >= deadline_at:
             return "deadline"
-        owes = is_crowded and not facts.delegated and self._failovers == failovers
+        owes = is_crowded and self._failovers == failovers
         denied = "" if owes else pay(facts, pool, now)
         if denied:
             return denied

@@ -213,6 +213,8 @@ class Desk:
         facts = intake.facts
         if earlier is not None:
             facts.resend = max(earlier.sent + 1, len(earlier.record.attempts))
+            before = earlier.record.call
+            facts.owed_since = None if before is None else before.owed_since
         host.ensure_started()
         record = self._account(intake, earlier)
         if record is None:

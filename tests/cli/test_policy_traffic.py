@@ -1,0 +1,147 @@
+"""`headway policy explain` and `diff`."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli import NO, OK, main
+
+TREE: dict[str, Any] = {
+    "schema_version": "1.0",
+    "version": 1,
+    "endpoints": {
+        "near": {"base_url": "https://near.example/v1"},
+        "far": {"base_url": "https://far.example/v1"},
+        "small": {"base_url": "https://small.example/v1", "max_context_tokens": 4000},
+        "spare": {"base_url": "https://spare.example/v1", "state": "disabled"},
+        "last": {"base_url": "https://last.example/v1", "headers": {"x-team": "old-secret"}},
+    },
+    "routes": [
+        {
+            "match": {"model": "large"},
+            "weights": {"near": 3, "far": 1, "small": 1, "spare": 1},
+            "fallback": [{"endpoint": "last"}],
+        }
+    ],
+}
+
+
+def write(path: Path, tree: dict[str, Any]) -> str:
+    path.write_text(json.dumps(tree))
+    return str(path)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    return write(tmp_path / "policy.json", TREE)
+
+
+def test_a_call_is_explained_against_every_candidate(file, capsys) -> None:
+    assert main(["policy", "explain", file, "--model", "large", "--prompt-tokens", "9000"]) == OK
+
+    said = capsys.readouterr().out
+    assert "route large, selection steady" in said
+    assert "most likely near (75.0% of such calls)" in said
+    assert "not far: weight 25.0% instead of 75.0%; 25.0% of such calls" in said
+    assert "not small: the call doesn't fit its context" in said
+    assert "not spare: it is disabled" in said
+    assert "not last: a fallback" in said
+
+
+def test_a_smaller_call_has_one_more_candidate(file, capsys) -> None:
+    assert main(["policy", "explain", file, "--model", "large", "--json"]) == OK
+
+    found = json.loads(capsys.readouterr().out)
+    rows = {row["endpoint_id"]: row for row in found["candidates"]}
+    assert rows["small"]["eligible"]
+    assert rows["small"]["share"] == pytest.approx(0.2)
+    assert rows["spare"]["why_not"] == "disabled"
+
+
+def test_what_no_route_matches_is_a_no(file, capsys) -> None:
+    assert main(["policy", "explain", file, "--model", "other"]) == NO
+    assert capsys.readouterr().out == "no route matches: such a call passes through untouched\n"
+
+
+def test_a_call_that_fits_nowhere_is_told(tmp_path, capsys) -> None:
+    tree = copy.deepcopy(TREE)
+    tree["routes"] = [{"weights": {"small": 1}}]
+    file = write(tmp_path / "small.json", tree)
+
+    assert main(["policy", "explain", file, "--model", "m", "--prompt-tokens", "9000"]) == OK
+    assert "nowhere: no endpoint" in capsys.readouterr().out
+
+
+def changed(tmp_path: Path, **routes: Any) -> str:
+    tree = copy.deepcopy(TREE)
+    tree["version"] = 2
+    tree["routes"][0].update(routes)
+    return write(tmp_path / "new.json", tree)
+
+
+def test_moved_weights_are_told_as_traffic(file, tmp_path, capsys) -> None:
+    new = changed(tmp_path, weights={"near": 1, "far": 1})
+
+    assert main(["policy", "diff", file, new]) == OK
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "model large" in line]
+    assert "33.3% (at 1000 tokens)" in line
+    assert "near 50.0%" in line
+    assert main(["policy", "diff", "--exit-code", file, new]) == NO
+
+
+def test_another_version_of_the_same_is_nothing_to_notice(file, tmp_path, capsys) -> None:
+    assert main(["policy", "diff", "--exit-code", file, changed(tmp_path)]) == OK
+    assert capsys.readouterr().out == "version: 1 -> 2\ncalls notice nothing\n"
+
+
+def test_handling_and_fallbacks_are_told_too(file, tmp_path, capsys) -> None:
+    new = changed(tmp_path, deadline={"total_ms": 9000}, fallback=[])
+
+    assert main(["policy", "diff", file, new]) == OK
+    said = capsys.readouterr().out
+    assert "deadline.total_s" in said
+    assert "fallback" in said
+    assert main(["policy", "diff", "--json", file, new]) == OK
+    found = json.loads(capsys.readouterr().out)
+    assert found["changes_calls"] is True
+    [change] = found["traffic"]
+    assert change["traffic"]["model"] == "large"
+    assert change["settings"] == [{"where": "deadline.total_s", "before": "none", "after": "9"}]
+
+
+def test_endpoints_are_compared_without_showing_their_headers(file, tmp_path, capsys) -> None:
+    tree = copy.deepcopy(TREE)
+    tree["endpoints"]["last"]["headers"] = {"x-team": "new-secret"}
+    tree["endpoints"]["more"] = {"base_url": "https://more.example/v1"}
+    new = write(tmp_path / "new.json", tree)
+
+    assert main(["policy", "diff", file, new]) == OK
+    said = capsys.readouterr().out
+    assert "+ endpoint more" in said
+    assert "~ endpoint last: headers" in said
+    assert "secret" not in said
+
+
+def test_what_cannot_be_read_is_one_line_with_the_place(file, tmp_path, capsys) -> None:
+    assert main(["policy", "diff", file, f"{tmp_path}/none.json"]) == NO
+    said = capsys.readouterr().err
+    assert said.startswith(f"{tmp_path}/none.json: can't be read")
+    assert said.count("\n") == 1
+
+
+def test_tables_are_drawn_where_a_terminal_shows_them(file, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert main(["policy", "explain", file, "--model", "large"]) == OK
+    drawn = capsys.readouterr().out
+    assert "┃" in drawn
+
+    monkeypatch.setitem(__import__("sys").modules, "rich.console", None)
+    assert main(["policy", "explain", file, "--model", "large"]) == OK
+    plain = capsys.readouterr().out
+    assert "┃" not in plain
+    assert "near" in plain
