@@ -42,6 +42,9 @@ ACTIONS: Final = {
         "headway.cli.policy_verify", "who signed it? 1 if too few", "cryptography", "signing"
     ),
     "publish": _Action("headway.cli.policy_publish", "put it where clients fetch it"),
+    "import": _Action(
+        "headway.cli.policy_import", "a LiteLLM configuration as a policy", "yaml", "yaml"
+    ),
     "schema": _Action("headway.cli.policy_schema", "print the JSON Schema of documents"),
 }
 

@@ -1,0 +1,128 @@
+"""Reading somebody else's configuration without losing anything of it silently.
+
+Whoever converts takes values out by their paths. What nobody took is found at the end and reported,
+so a setting that nobody thought of can't be lost: it has to be taken to stay out of the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar, cast
+
+from headway.policy.fields import JsonPath
+from headway.policy.parse import path_text
+
+ENVIRON = "os.environ/"
+T = TypeVar("T", str, int, float)
+
+
+class Note(NamedTuple):
+    """One thing that is not as it was. Holds no values: they may be keys."""
+
+    path: JsonPath
+    message: str
+    lost: bool
+    """Whether it has no counterpart; False: it has one that is not quite the same."""
+
+    @property
+    def place(self) -> str:
+        """The path as text."""
+        return path_text(self.path)
+
+
+class Reading:
+    """A configuration, and what has been made of it so far."""
+
+    def __init__(self, tree: Mapping[str, object], environ: Mapping[str, str]) -> None:
+        self._tree = tree
+        self._environ = environ
+        self._taken: set[JsonPath] = set()
+        self._notes: dict[JsonPath, Note] = {}
+
+    def look(self, path: JsonPath) -> object:
+        """What is at a path, without taking it; None where nothing is."""
+        node: Any = self._tree
+        for part in path:
+            if isinstance(node, dict):
+                node = cast("dict[object, object]", node).get(part)
+            elif isinstance(node, list) and isinstance(part, int):
+                items = cast("list[object]", node)
+                node = items[part] if part < len(items) else None
+            else:
+                return None
+        return cast("object", node)
+
+    def take(self, path: JsonPath, kind: type[T]) -> T | None:
+        """What is at a path, if it is of this kind; anything else stays, to be reported."""
+        value = self.look(path)
+        if kind is float and isinstance(value, int):
+            value = float(value) if not isinstance(value, bool) else None
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            return None
+        self._taken.add(path)
+        return value
+
+    def text(self, path: JsonPath) -> str | None:
+        """Text, which may be the name of an environment variable to read it from."""
+        value = self.take(path, str)
+        if value is None or not value.startswith(ENVIRON):
+            return value
+        name = value.removeprefix(ENVIRON)
+        found = self._environ.get(name)
+        if found is None:
+            self.lost(path, f"the environment variable {name} is not set here: import where it is")
+        return found
+
+    def variable(self, *names: str) -> str | None:
+        """The first of these variables that is set."""
+        return next((found for name in names if (found := self._environ.get(name))), None)
+
+    def length(self, path: JsonPath) -> int:
+        """How many items the list at a path has."""
+        value = self.look(path)
+        return len(cast("list[object]", value)) if isinstance(value, list) else 0
+
+    def keys(self, path: JsonPath) -> tuple[str, ...]:
+        """The keys of the object at a path."""
+        value = self.look(path)
+        return tuple(cast("dict[str, object]", value)) if isinstance(value, dict) else ()
+
+    def lost(self, path: JsonPath, message: str) -> None:
+        """Report what has no counterpart: the path, and everything below it."""
+        self._notes[path] = Note(path, message, lost=True)
+
+    def differs(self, path: JsonPath, message: str) -> None:
+        """Report a counterpart that is not quite the same."""
+        self._notes.setdefault(path, Note(path, message, lost=False))
+
+    def notes(self, reasons: Mapping[str, str]) -> list[Note]:
+        """Everything to report, in document order; `reasons` by name of a key."""
+        order = {path: i for i, path in enumerate(_paths((), self._tree))}
+        for path in self._untaken((), self._tree):
+            known = [reasons[str(part)] for part in reversed(path) if part in reasons]
+            self._notes[path] = Note(path, known[0] if known else "has no counterpart", lost=True)
+        return sorted(self._notes.values(), key=lambda note: order.get(note.path, 0))
+
+    def _untaken(self, path: JsonPath, node: object) -> Iterator[JsonPath]:
+        note = self._notes.get(path)
+        if path in self._taken or (note is not None and note.lost):
+            return
+        if isinstance(node, dict | list):
+            for key, below in _members(node):
+                yield from self._untaken((*path, key), below)
+        elif node is not None:
+            yield path
+
+
+def _members(node: Any) -> Iterator[tuple[str | int, object]]:
+    if isinstance(node, dict):
+        yield from cast("dict[str, object]", node).items()
+    else:
+        yield from enumerate(cast("list[object]", node))
+
+
+def _paths(path: JsonPath, node: object) -> Iterator[JsonPath]:
+    yield path
+    if isinstance(node, dict | list):
+        for key, below in _members(node):
+            yield from _paths((*path, key), below)

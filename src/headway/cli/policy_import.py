@@ -1,0 +1,75 @@
+"""`headway policy import`: somebody else's configuration as a policy."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from headway.cli import NO, OK
+from headway.cli.reading import add_json
+from headway.cli.screen import one_line, say_json
+
+if TYPE_CHECKING:
+    from headway.cli.litellm_config import Imported
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("format", choices=["litellm"], help="whose configuration it is")
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="its config.yaml")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write it here, not to stdout")
+    parser.add_argument("--policy-id", default="default", metavar="ID", help="of the policy")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit status 1 if anything has no counterpart"
+    )
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the policy, and on stderr what is not in it."""
+    from headway.cli.litellm_config import from_litellm
+    from headway.errors import ValidationError
+    from headway.policy.models import Policy
+    from headway.policy.parse import parse
+
+    config: Path = args.config
+    tree = parse(config.read_bytes(), format="yaml", source=str(config))
+    if not isinstance(tree, dict):
+        raise ValidationError("expected an object with a model_list", source=str(config))
+    found = from_litellm(
+        cast("dict[str, object]", tree), os.environ, policy_id=cast("str", args.policy_id)
+    )
+    if not found.policy["endpoints"]:
+        _report(found, config)
+        raise ValidationError("nothing in its model_list can be imported", source=str(config))
+    policy = Policy.load(found.policy)
+    if args.out is not None:
+        cast("Path", args.out).write_bytes(policy.dump())
+    if args.json:
+        notes = [
+            {"path": note.place, "message": note.message, "lost": note.lost} for note in found.notes
+        ]
+        say_json({"policy": json.loads(policy.dump()), "notes": notes})
+    else:
+        if args.out is None:
+            print(policy.dump().decode(), end="")
+        _report(found, config)
+    return NO if args.strict and any(note.lost for note in found.notes) else OK
+
+
+def _report(found: Imported, config: Path) -> None:
+    for note in found.notes:
+        how = "left out" if note.lost else "differs"
+        message = note.message.removeprefix("left out: ")
+        print(one_line(f"{config}: {note.place}: {how}: {message}"), file=sys.stderr)
+    lost = sum(note.lost for note in found.notes)
+    print(
+        f"{config}: {found.deployments} deployments, of which "
+        f"{len(found.policy['endpoints'])} became endpoints; {lost} without a counterpart, "
+        f"{len(found.notes) - lost} not quite the same",
+        file=sys.stderr,
+    )

@@ -1,0 +1,229 @@
+"""`headway policy import litellm`: what has a counterpart becomes it, the rest is reported."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli import MISSING_EXTRA, NO, OK, main
+from headway.cli.litellm_config import Imported, from_litellm
+from headway.policy.models import Policy
+from headway.policy.parse import parse
+from tests.cli.litellm_samples import ENVIRON, SAMPLES
+
+Path_ = tuple[str | int, ...]
+
+
+def tree_of(name: str) -> dict[str, Any]:
+    tree = parse(SAMPLES[name].encode(), format="yaml")
+    assert isinstance(tree, dict)
+    return tree
+
+
+def imported(tree: dict[str, Any]) -> Imported:
+    found = from_litellm(tree, ENVIRON)
+    Policy.load(found.policy)
+    return found
+
+
+def leaves(node: Any, path: Path_ = ()) -> Iterator[Path_]:
+    if isinstance(node, dict | list):
+        for key, below in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from leaves(below, (*path, key))
+    else:
+        yield path
+
+
+def objects(node: Any, path: Path_ = ()) -> Iterator[Path_]:
+    if isinstance(node, dict):
+        yield path
+    if isinstance(node, dict | list):
+        for key, below in node.items() if isinstance(node, dict) else enumerate(node):
+            yield from objects(below, (*path, key))
+
+
+def at(tree: Any, path: Path_) -> Any:
+    for part in path:
+        tree = tree[part]
+    return tree
+
+
+def others(value: Any) -> tuple[Any, ...]:
+    match value:
+        case bool():
+            return (not value,)
+        case int() | float():
+            return value * 2 + 1, 0  # an order of 5 instead of 2 may say the same
+        case _:
+            return (f"{value}x",)
+
+
+def with_value(tree: dict[str, Any], path: Path_, value: Any) -> Imported:
+    changed = copy.deepcopy(tree)
+    at(changed, path[:-1])[path[-1]] = value
+    return from_litellm(changed, ENVIRON)
+
+
+def is_lost(found: Imported, path: Path_) -> bool:
+    return any(note.lost and path[: len(note.path)] == note.path for note in found.notes)
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_nothing_is_lost_silently(name: str) -> None:
+    """Whatever value is changed: the policy changes, or the report has named the place."""
+    tree = tree_of(name)
+    before = imported(tree)
+    for path in leaves(tree):
+        after = [with_value(tree, path, value) for value in others(at(tree, path))]
+        assert any(found != before for found in after) or is_lost(before, path), path
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_setting_that_nobody_thought_of_is_reported(name: str) -> None:
+    tree = tree_of(name)
+    for path in objects(tree):
+        changed = copy.deepcopy(tree)
+        at(changed, path)["unheard_of"] = 1
+        assert is_lost(from_litellm(changed, ENVIRON), (*path, "unheard_of")), path
+
+
+def places(found: Imported, *, lost: bool) -> list[str]:
+    return [note.place for note in found.notes if note.lost is lost]
+
+
+def test_a_shuffle_between_deployments() -> None:
+    found = imported(tree_of("shuffle"))
+    policy = found.policy
+
+    assert policy["endpoints"]["eu"] == {
+        "base_url": "https://acme-eu.openai.azure.com",
+        "model": "gpt-4o-eu",
+        "dialect": "azure",
+        "api_version": "2025-04-01-preview",
+        "credential": "env:AZURE_KEY_EU",
+        "capacity": {"rpm": 6},
+    }
+    second = policy["endpoints"]["gpt-4o-1"]
+    assert second["base_url"] == "https://acme-env.openai.azure.com"
+    assert second["credential"] == "gpt-4o-1"
+    assert second["capacity"] == {"rpm": 1440, "tpm": 100000, "concurrency": 12}
+    [route] = policy["routes"]
+    assert route["match"] == {"model": ["gpt-4o", "gpt-4"]}
+    assert route["weights"] == {"eu": 6, "gpt-4o-1": 1440}
+    assert policy["defaults"] == {
+        "selection": {"algorithm": "weighted_random"},
+        "retry": {"max_attempts": 3},
+        "deadline": {"total_ms": 30000},
+    }
+    assert places(found, lost=True) == [
+        "model_list[1].litellm_params.api_key",
+        "router_settings.redis_host",
+        "router_settings.redis_password",
+        "router_settings.redis_port",
+    ]
+    assert "router_settings.timeout" in places(found, lost=False)
+
+
+def test_fallbacks_of_every_kind() -> None:
+    found = imported(tree_of("reliability"))
+    routes = {route["name"]: route for route in found.policy["routes"]}
+
+    assert routes["zephyr-beta"]["fallback"] == [
+        {"route": "gpt-3.5-turbo-16k", "on": ["context_length"]},
+        {"route": "gpt-3.5-turbo-16k", "on": ["content_filter"]},
+        {"route": "gpt-3.5-turbo"},
+    ]
+    # Back to where it came from: a route can't, so it goes to the endpoints.
+    assert {"endpoint": "zephyr-beta-2"} in routes["gpt-3.5-turbo"]["fallback"]
+    assert routes["gpt-3.5-turbo"]["deadline"] == {"total_ms": 20000}
+    lost = places(found, lost=True)
+    assert 'litellm_settings.fallbacks[1]["gpt-3.5-turbo"][1]' in lost
+    assert "model_list[2].litellm_params.temperature" in lost
+    assert "general_settings.master_key" in lost
+    assert 'allowed_hosts=["http://10.0.0.1:8001"]' in str(found.notes)
+
+
+def test_providers_that_speak_something_else_are_named() -> None:
+    found = imported(tree_of("providers"))
+    endpoints, routes = found.policy["endpoints"], found.policy["routes"]
+
+    price = {name: float(cost) for name, cost in endpoints["claude-1"]["price"].items()}
+    assert price == {"input_per_mtok": 3.0, "output_per_mtok": 15.0}
+    assert endpoints["local-1"]["base_url"] == "http://localhost:11434/v1"
+    assert endpoints["proxied-1"]["model"] == "big"
+    assert "model" not in endpoints["any-1"]
+    assert [route["name"] for route in routes] == ["claude", "local", "proxied", "*"]
+    assert "match" not in routes[-1]
+    told = {note.place: note.message for note in found.notes if note.lost}
+    assert "bedrock" in told["model_list[0]"]
+    assert "NOT_SET is not set" in told["model_list[5].litellm_params.api_base"]
+    assert {"model_list[3]", "model_list[5]", "environment_variables.REDIS_HOST"} <= told.keys()
+
+
+def test_order_and_weights() -> None:
+    found = imported(tree_of("ordered"))
+    [route] = found.policy["routes"]
+
+    assert route["weights"] == {"first": 9, "second": 1}
+    assert route["fallback"] == [{"endpoint": "third"}]
+    assert float(found.policy["endpoints"]["second"]["price"]["input_per_mtok"]) == 0.15
+    assert found.policy["defaults"]["retry"] == {"max_attempts": 20}
+    lost = places(found, lost=True)
+    assert "model_list[0].litellm_params.rpm" in lost
+    assert "model_list[2].litellm_params.weight" in lost
+    assert "litellm_settings.num_retries" in lost
+    assert "router_settings.model_group_alias.n.hidden" in lost
+
+
+# ----------------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(SAMPLES["reliability"])
+    return path
+
+
+def test_the_policy_is_written_and_the_report_names_places_and_no_values(
+    config, tmp_path, capsys
+) -> None:
+    out = tmp_path / "policy.json"
+
+    assert main(["policy", "import", "litellm", str(config), "--out", str(out)]) == OK
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"{config}: general_settings.master_key: left out: " in said.err
+    assert "4 deployments, of which 4 became endpoints" in said.err
+    assert "sk-1234" not in said.err
+    assert "password@" not in said.err
+    allow = ["--allow-host", "http://10.0.0.0/8"]
+    assert main(["policy", "check", str(out), *allow]) == OK
+    assert main(["policy", "import", "litellm", str(config), "--strict"]) == NO
+
+
+def test_programs_get_policy_and_notes(config, capsys) -> None:
+    assert main(["policy", "import", "litellm", str(config), "--json", "--policy-id", "p"]) == OK
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["policy"]["policy_id"] == "p"
+    assert {"path", "message", "lost"} == found["notes"][0].keys()
+
+
+@pytest.mark.parametrize("text", ["[]", "model_list: 7", "model_list: [{a: 1}]", "a: &x 1\nb: *x"])
+def test_what_is_no_configuration_is_one_line(text: str, config, capsys) -> None:
+    config.write_text(text)
+
+    assert main(["policy", "import", "litellm", str(config)]) == NO
+    assert capsys.readouterr().err.splitlines()[-1].startswith(f"{config}: ")
+
+
+def test_without_pyyaml_the_extra_is_named(config, capsys, monkeypatch) -> None:
+    monkeypatch.setattr("headway.cli.policy.find_spec", lambda name: None)
+    assert main(["policy", "import", "litellm", str(config)]) == MISSING_EXTRA
+    assert "headway[yaml]" in capsys.readouterr().err
