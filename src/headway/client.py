@@ -226,6 +226,7 @@ def _router_for(
     options: RouterOptions,
 ) -> Router:
     from headway.policy.builtin import pass_through
+    from headway.policy.sources import file_of
     from headway.router import Router
 
     if isinstance(policy, Router):
@@ -239,7 +240,8 @@ def _router_for(
         if policy is not None:
             options = _with_keys_of_environment(options)
     # Without a policy, clients of one base URL share what they learn of it.
-    name = policy if policy is not None else ("builtin", str(client.base_url))
+    # A file is told by where it is: another directory may have one of the same name.
+    name = ("builtin", str(client.base_url)) if policy is None else file_of(policy) or policy
     _shared[:] = [entry for entry in _shared if entry[2]() is not None]
     for known, known_options, reference in _shared:
         if (

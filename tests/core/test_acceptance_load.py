@@ -209,8 +209,7 @@ def test_check_5_a_brownout_of_all_endpoints_is_sat_out() -> None:
 )
 def test_check_6_an_endpoint_ten_times_slower_is_left(processes: int) -> None:
     """First tokens ten times later from 200 s on, at 0.2 calls/s per process. A caller that slow
-    looks at the slow one about once in 80 s, which is 6 % of its calls and not the 5 % hoped for:
-    the evidence of its last look fades within three minutes."""
+    makes a dozen calls a minute: it keeps what it has seen for fifty of them."""
     names = ["slow", "b", "c", "d"]
 
     def slow(now: float, rng: random.Random) -> Reply:
@@ -233,7 +232,7 @@ def test_check_6_an_endpoint_ten_times_slower_is_left(processes: int) -> None:
         f"one of four ten times slower: share {share:.2%} after a minute, mean {whole:.3f} s, "
         f"{whole / optimum:.3f} x that of the other three"
     )
-    assert share <= 0.07
+    assert share <= 0.05
     assert whole <= 1.15 * optimum
 
 

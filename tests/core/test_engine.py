@@ -36,6 +36,7 @@ from tests.core.build import (
     BROKEN,
     DONE,
     EXHAUSTED,
+    THROTTLED,
     Bench,
     Even,
     F,
@@ -869,3 +870,14 @@ def test_past_fresh_until_load_hints_no_longer_count() -> None:
     call = engine.begin(facts(), 1.0, wall_now=1000.1)
     assert call is not None
     assert call.snapshot is engine.snapshot is static
+
+
+def test_a_child_ends_what_a_new_policy_has_made_it_forget() -> None:
+    bench = Bench(route({"a": 1}), rng=Even())
+    hand = bench.begin(0.0)
+    attempt = hand.send(0.0)
+    bench.engine.after_fork(NoLock(), random.Random(9))
+    bench.engine.swap(snapshot(route({"b": 1}), version=2), 0.5)
+    hand.end(attempt, THROTTLED, 1.0)
+
+    assert hand.next(1.0) is not None

@@ -46,12 +46,81 @@ def test_what_was_lent_may_be_used_and_no_more() -> None:
 
 def test_a_large_need_waits_until_it_is_covered() -> None:
     of = gate(own=6000.0, whole=60000.0)
-    of.miss(1500.0, 0.0)
+    of.miss(900.0, 0.0)
+    lend(of, 600.0, 0.0)
+    assert of.wait_s(0.0, 900.0) > 0
+    of.miss(900.0, 0.05)
+    lend(of, 300.0, 0.1)
+    assert of.wait_s(0.1, 900.0) == 0.0
+
+
+def test_what_no_second_covers_goes_with_a_second_at_hand_and_owes_the_rest() -> None:
+    """30 000 tokens at 60 000 a minute: waiting for half a minute first would leave them unused."""
+    of = gate(own=60000.0, whole=60000.0)
+    of.miss(30_000.0, 0.0)
+    assert of.want(0.0) == 1000.0
     lend(of, 1000.0, 0.0)
-    assert of.wait_s(0.0, 1500.0) > 0
-    of.miss(1500.0, 0.05)
-    lend(of, 1000.0, 0.1)
-    assert of.wait_s(0.1, 1500.0) == 0.0
+    assert of.wait_s(0.0, 30_000.0) == 0.0
+    of.charge(30_000.0, 0.0)
+    assert of.wait_s(0.0, 1.0) == pytest.approx(28.001)  # the debt, but for a second saved up
+
+
+def test_small_needs_do_not_eat_up_what_a_large_one_waits_for() -> None:
+    """1000 tokens a second, all of them wanted by small calls, and one call that needs 900."""
+    of = gate(own=60000.0, whole=60000.0)
+    now, gone_at = 0.0, None
+    of.miss(1.0, now)
+    for tick in range(100):
+        now = tick * EVERY_S
+        lend(of, min(of.want(now), 100.0), now)
+        for _ in range(4):
+            if of.wait_s(now, 50.0) == 0.0:
+                of.charge(50.0, now)
+            else:
+                of.miss(50.0, now)
+        if of.wait_s(now, 900.0) == 0.0:
+            gone_at = now
+            break
+        of.miss(900.0, now)
+    assert gone_at is not None, "it never went"
+    assert gone_at <= 1.2
+    of.charge(900.0, now)
+    lend(of, 50.0, now)
+    assert of.wait_s(now, 50.0) == 0.0  # nobody is held back for one that has gone
+
+
+def test_debts_are_paid_while_nobody_calls() -> None:
+    of = gate(own=60000.0, whole=60000.0)
+    of.charge(30_000.0, 0.0)
+    for tick in range(600):
+        now = tick * EVERY_S
+        lend(of, min(of.want(now), 100.0), now)
+    assert of.balance == 0.0
+    assert of.wait_s(60.0, 1.0) == 0.0
+    of.charge(1.0, 60.0)
+    lend(of, min(of.want(60.1), 100.0), 60.1)
+    assert of.wait_s(60.1, 1.0) == 0.0
+
+
+def test_who_owes_does_not_begin_anew_after_a_pause() -> None:
+    of = gate(own=60000.0, whole=60000.0)
+    of.charge(30_000.0, 0.0)
+    lend(of, 100.0, IDLE_S + 1.0)
+    assert of.wait_s(IDLE_S + 1.1, 1.0) > 0
+
+
+def test_a_forked_child_has_neither_loans_nor_debts() -> None:
+    of = engine(rpm=60.0, fleet_rpm=600.0)
+    call = of.begin(facts(), 0.0)
+    assert call is not None
+    call.next_action(0.0)
+    of.lend([Loan("a", "rpm", 5.0)], 0.0, next_s=EVERY_S, valid_s=VALID_S)
+    state = of.world.states["a"]
+    assert isinstance(state.rpm, FleetGate)
+    assert state.rpm.balance == 4.0
+    of.after_fork(of.lock, Even())
+    assert state.rpm.balance == 0.0
+    assert of.wants(0.1) == ()
 
 
 def test_it_borrows_what_it_used_what_is_missing_and_what_it_owes() -> None:
@@ -268,7 +337,7 @@ def test_a_lost_store_frees_who_waits_for_it() -> None:
 
 def test_tokens_are_corrected_by_what_was_used() -> None:
     of = engine(tpm=6000.0, fleet_tpm=60000.0)
-    of.world.state(of.snapshot.endpoints["a"]).tpm.miss(1000.0, 0.0)  # type: ignore[attr-defined]
+    of.world.state(of.snapshot.endpoints["a"]).tpm.miss(1.0, 0.0)  # type: ignore[attr-defined]
     of.lend([Loan("a", "tpm", 1000.0)], 0.0, next_s=EVERY_S, valid_s=VALID_S)
     call = of.begin(facts(prompt_tokens=300), 0.0)
     assert call is not None

@@ -207,3 +207,21 @@ def test_what_it_teaches_is_told_to_whom_it_concerns() -> None:
     light(of).succeed(Outcome(F.OK, status=200, retry_after_s=5.0), 1.5)
 
     assert [type(e).__name__ for e in heard] == ["EndpointThrottled"]
+
+
+def test_an_interrupt_before_the_lock_leaves_the_attempt_outstanding() -> None:
+    of = engine()
+    begun = light(of)
+
+    class Interrupted(NoLock):
+        def __enter__(self) -> NoLock:
+            raise KeyboardInterrupt
+
+    of.lock = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        begun.succeed(DONE, 1.5)
+    of.lock = NoLock()
+    assert not begun.attempt.ended
+    begun.grown(facts()).cancel(1.6)
+    assert [row.in_flight for row in of.status(2.0)] == [0]
+    assert [row.in_flight for row in of.pools(2.0)] == [0]

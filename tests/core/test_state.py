@@ -50,7 +50,7 @@ def test_after_a_pause_a_ratio_counts_for_more_again() -> None:
     state.observe_latency(1.0, 1.0, 60.0)
 
     state.observe_latency(4.0, 1.0, 180.0)
-    before = 1.0 + 0.16 * (1 - 1 / 40)  # no pause fades what few calls were made in
+    before = 1.0 + 0.16 * (1 - 1 / 50)  # no pause fades what few calls were made in
     assert state.residual(180.0) == pytest.approx(before + 0.5 * (4.0 - before), rel=0.02)
 
 
@@ -86,17 +86,17 @@ def test_evidence_fades_to_neutral_over_three_minutes_and_is_then_gone() -> None
     assert state.residual(280.0) is None
 
 
-def test_evidence_of_a_quiet_process_fades_over_forty_calls_or_a_quarter_of_an_hour() -> None:
+def test_evidence_of_a_quiet_process_fades_over_fifty_calls_or_a_quarter_of_an_hour() -> None:
     tally = Tally()
     state = EndpointState(endpoint("a"), None, tally)
     state.observe_latency(4.0, 1.0, 100.0)  # 2.5
 
     busy(tally, 10)
-    assert state.residual(280.0) == pytest.approx(1.0 + 1.5 * 0.75)
-    assert state.residual(145.0) == pytest.approx(1.0 + 1.5 * 0.75)  # as much by time as by calls
+    assert state.residual(280.0) == pytest.approx(1.0 + 1.5 * 0.8)
+    assert state.residual(136.0) == pytest.approx(1.0 + 1.5 * 0.8)  # as much by time as by calls
     assert state.residual(1000.0 - 0.01) == pytest.approx(1.0, abs=0.01)
     assert state.residual(1000.0) is None
-    busy(tally, 30)
+    busy(tally, 40)
     assert state.residual(279.0) == pytest.approx(1.0, abs=0.01)
     assert state.residual(280.0) is None
 
@@ -105,7 +105,7 @@ def test_endpoints_of_one_process_count_calls_together() -> None:
     world = World(zone=None, rng=Even())
     slow, other = world.state(endpoint("a")), world.state(endpoint("b"))
     slow.observe_latency(4.0, 1.0, 0.0)
-    for _ in range(40):
+    for _ in range(50):
         other.observe_latency(1.0, 1.0, 179.0)
 
     assert slow.residual(179.0) == pytest.approx(1.0, abs=0.02)

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway import HeadwayError, Router
 from headway.credentials import (
     Credential,
     CredentialUnavailable,
@@ -200,6 +201,21 @@ def test_a_wrong_declaration_is_refused_where_it_stands(arguments: Any, words: s
 def test_one_host_instead_of_a_list_is_refused() -> None:
     with pytest.raises(TypeError, match="a list of host patterns"):
         Credential(env="A", hosts="a.example")
+
+
+def test_a_bare_key_instead_of_a_credential_is_refused_and_not_repeated() -> None:
+    document = {
+        "schema_version": "1.0",
+        "version": 1,
+        "endpoints": {"a": {"base_url": "https://api.example.com/v1", "credential": "ours"}},
+        "routes": [{"weights": {"a": 1}}],
+    }
+    bare: Any = {"ours": CANARY}
+
+    with pytest.raises(HeadwayError, match=r"credentials\['ours'\] must be .* got str") as caught:
+        Router(document, credentials=bare)
+
+    assert CANARY not in str(caught.value)
 
 
 def test_the_header_is_the_dialects_unless_declared() -> None:

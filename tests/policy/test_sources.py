@@ -298,6 +298,21 @@ def test_an_atomic_rename_is_seen(tmp_path: Path) -> None:
     assert b"prod-us" in took(source, etag)
 
 
+def test_it_stays_the_file_that_was_named_wherever_the_process_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "policy.json").write_bytes(encoded(document(policy_id=name)))
+    monkeypatch.chdir(tmp_path / "here")
+    source = source_for("policy.json")
+    assert source.label == "policy.json"
+    monkeypatch.chdir(tmp_path / "there")
+    fetched = source.fetch()
+    assert isinstance(fetched, Fetched)
+    assert fetched.content == (tmp_path / "here" / "policy.json").read_bytes()
+
+
 def test_a_configmaps_symlink_swap_is_seen(tmp_path: Path) -> None:
     # As Kubernetes mounts one: policy.json -> ..data/policy.json, ..data -> a dated directory
     for name in ("..2026_01", "..2026_02"):

@@ -93,6 +93,97 @@ def test_a_store_that_breaks_and_comes_back_is_told_of() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "lie",
+    [
+        [Loan("a", "rpm", float("nan"))],
+        [Loan("a", "rpm", float("inf"))],
+        [Loan("a", "rpm", -5.0)],
+        [Loan("a", "rpm", "5")],  # type: ignore[arg-type]
+        [None],
+        None,
+    ],
+    ids=["nan", "inf", "negative", "text", "no loan", "nothing"],
+)
+def test_a_store_that_lends_nonsense_counts_as_gone(lie: Any) -> None:
+    class Liar(Till):
+        def lend(self, wants: Sequence[Want]) -> list[Loan]:
+            return lie  # type: ignore[no-any-return]
+
+    clock, of = FakeClock(), engine()
+    keeper = FleetKeeper(of, Liar(), clock=clock, on_event=lambda _: None)
+    start_call(of, clock())
+    assert keeper.step() == pytest.approx(1.0)
+    assert keeper.status().is_reachable is False
+    clock.advance(1.0)
+    start_call(of, clock())  # by the own share
+
+
+def test_a_store_lends_no_more_than_was_wanted_and_nothing_else() -> None:
+    class Spendthrift(Till):
+        def lend(self, wants: Sequence[Want]) -> list[Loan]:
+            return [Loan("a", "rpm", 1e9), Loan("a", "tpm", 1e9), Loan("nobody's", "rpm", 1e9)]
+
+    clock, of = FakeClock(), engine()
+    keeper = FleetKeeper(of, Spendthrift(), clock=clock, on_event=lambda _: None)
+    start_call(of, clock())
+    keeper.step()
+    sent = 0
+    while sent < 1000:
+        call = of.begin(facts(), clock())
+        assert call is not None
+        if not isinstance(call.next_action(clock()), Send):
+            break
+        sent += 1
+    assert sent < 10
+
+
+def test_while_a_store_hangs_the_own_share_holds_and_is_not_owed() -> None:
+    clock, of = FakeClock(), engine(1.0)
+
+    class Slow(Till):
+        hangs_s = 0.0
+
+        def lend(self, wants: Sequence[Want]) -> list[Loan]:
+            for _ in range(int(self.hangs_s)):
+                clock.advance(1.0)
+                for _ in range(20):
+                    start_call(of, clock())
+            return super().lend(wants)
+
+    till = Slow()
+    keeper = FleetKeeper(of, till, clock=clock, on_event=lambda _: None)
+    start_call(of, clock())
+    keeper.step()
+    till.hangs_s = 60.0
+    start_call(of, clock())
+    keeper.step()
+    start_call(of, clock())  # after a minute of the own share nobody waits a minute for the debt
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_is_told_to_leave_is_followed_by_another() -> None:
+    asked = threading.Event()
+
+    class Leaves(Till):
+        def lend(self, wants: Sequence[Want]) -> list[Loan]:
+            asked.set()
+            raise SystemExit
+
+    of = engine()
+    keeper = FleetKeeper(of, Leaves(), clock=time.monotonic, on_event=lambda _: None)
+    for _ in range(2):
+        asked.clear()
+        start_call(of, time.monotonic())
+        keeper.ensure_started()
+        assert asked.wait(10)
+        for thread in threading.enumerate():
+            if thread.name == "headway-fleet":
+                thread.join(10)
+        of = keeper._engine = engine()
+    keeper.close()
+
+
 def test_no_thread_before_the_first_call_and_none_after_close() -> None:
     till = Till()
     with Server(OK) as server:

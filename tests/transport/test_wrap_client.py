@@ -347,6 +347,16 @@ def test_clients_with_the_same_policy_share_a_router(
     assert router(wrap(client())) is not router(wrap(client("http://127.0.0.1:8/v1")))
     monkeypatch.setenv("HEADWAY_POLICY", str(path))
     assert router(wrap(client())) is router(one)
+    monkeypatch.delenv("HEADWAY_POLICY")
+    monkeypatch.chdir(tmp_path)
+    assert router(wrap(client(), "policy.json")) is router(wrap(client(), path)) is router(one)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "policy.json").write_text(json.dumps({**document, "version": 2}))
+    monkeypatch.chdir(tmp_path / "other")
+    other = wrap(client(), "policy.json")
+    assert router(other) is not router(one)
+    assert router(other).engine.snapshot.version == 2
+    monkeypatch.setenv("HEADWAY_POLICY", str(path))
     with pytest.raises(WrapError, match="zone"):
         wrap(client(), router(one), zone="x")
     one.chat.completions.create(model="m", messages=MESSAGES)

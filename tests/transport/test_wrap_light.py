@@ -47,7 +47,31 @@ REPLIES: dict[str, tuple[Any, ...]] = {
                   b"content-type: application/json\r\n\r\n{\"id\""),),
     "page": (R(200, b"<html>hi</html>", {}, "text/html"),),
     "redirect": (R(302, b"", {"location": "/elsewhere"}),),
+    "led on, then reset": (R(307, b"", {"location": "/v1/elsewhere"}), Rst()),
+    "led on, then ok": (R(308, b"", {"location": "/v1/elsewhere"}), OK),
+    "led in circles": (R(307, b"", {"location": "/v1/again"}),),
     "events": (R(200, b"data: [DONE]\n\n", {}, "text/event-stream"),),
+    "201": (R(201, completion()),),
+    "204": (R(204, b""),),
+    "odd names": (R(200, {**completion(), "object": ["chat.completion"]}),),
+    "odd error": (R(200, {**completion(), "error": [], "object": {}}),),
+    "a list": (R(200, [completion()]),),
+    "marked": (R(200, b"\xef\xbb\xbf" + json.dumps(completion()).encode(), {},
+                 "application/json"),),
+    "nan": (R(200, {**completion(), "x": float("nan")}),),
+    "deep": (R(200, b'{"choices":' + b"[" * 5000 + b"]" * 5000 + b"}", {}, "application/json"),),
+    "cut gzip": (R(200, SQUEEZED[:-20], {"content-encoding": "gzip"}, "application/json"),),
+    "twice gzip": (R(200, gzip.compress(SQUEEZED), {"content-encoding": "gzip, gzip"},
+                     "application/json"),),
+    "unknown encoding": (R(200, completion(), {"content-encoding": "rot13"}),),
+    "not utf-8": (R(200, b'{"choices":[{"message":{"content":"\xff"}}]}', {},
+                    "application/json"),),
+    "no body": (R(200, b"", {}, "application/json"),),
+    "two replies": (R(200, json.dumps(completion()).encode() * 2, {}, "application/json"),),
+    "same member twice": (R(200, b'{"choices":[],"choices":[{"index":0,"message":{"content":"a"}}]}',
+                            {}, "application/json"),),
+    "data": (R(200, {"data": [1], "choices": None}),),
+    "response": (R(200, {**completion(), "object": "response", "status": "failed"}),),
 }  # fmt: skip
 
 
@@ -58,6 +82,8 @@ def outcome_of(call: Callable[[], Any]) -> tuple[Any, ...]:
         return type(exc), exc.status_code, exc.code, str(exc).partition(" (http")[0]
     except openai.APIError as exc:
         return type(exc), str(exc).partition(":")[0]
+    except ValueError as exc:  # what the plain client makes of no JSON
+        return type(exc), str(exc)
     if isinstance(answer, str):
         return (answer,)
     return tuple(choice.message.content for choice in answer.choices or ())
@@ -188,3 +214,23 @@ def test_an_interrupt_goes_up_and_leaves_nothing_behind(
             client.chat()
     assert learned(router)[0] == 0
     assert client.chat().choices[0].message.content == "hello"
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_body_that_is_left_early_ends_what_it_reads_from(backend: str) -> None:
+    ended: list[str] = []
+
+    async def chunks() -> Any:
+        try:
+            yield b"b"
+            yield b"c"
+        finally:
+            ended.append("rest")
+
+    async def run() -> None:
+        body = light.areplay([b"a"], chunks(), None)
+        assert [await anext(body), await anext(body)] == [b"a", b"b"]
+        await body.aclose()
+
+    anyio.run(run, backend=backend)
+    assert ended == ["rest"]

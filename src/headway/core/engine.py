@@ -486,6 +486,9 @@ class Engine:
         self.outbox, self.wakes, self.parked = [], [], {}
         for state in self.world.states.values():
             state.inflight = 0
+            for gate in (state.rpm, state.tpm):
+                if isinstance(gate, FleetGate):
+                    gate.after_fork()
         for pool in self.world.pools.values():
             pool.inflight = 0
             pool.queue.waiters.clear()

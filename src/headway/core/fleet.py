@@ -26,7 +26,8 @@ FLOOR_S = 0.1
 IDLE_S = 10.0
 """What is borrowed and not used for this long is no longer there to be used."""
 MOST_S = 1.0
-"""One loan is at most what all may use in this time, unless a single call needs more."""
+"""A loan is at most what all may use in this time, and debts. Larger calls go with as much at hand,
+and owe the rest."""
 RETRY_S = 0.05
 """When to look again where the next loan is overdue."""
 
@@ -59,6 +60,7 @@ class FleetGate(RateGate):
         "_missed",
         "_most",
         "_next_at",
+        "_promised",
         "_spent",
         "_unit",
         "_used_at",
@@ -74,6 +76,8 @@ class FleetGate(RateGate):
         self._spent = 0.0
         self._missed = 0.0
         self._most = 0.0
+        self._promised = 0.0
+        """The largest need that went without in the last interval: smaller ones let it go first."""
         self._unit = 1.0
         self._used_at = float("-inf")
         self._valid_until = float("-inf")
@@ -96,9 +100,16 @@ class FleetGate(RateGate):
             return 0.0
         if now >= self._valid_until:
             return super().wait_s(now)
+        # What no second's rate would cover goes into debt, as it does at any gate: a published rate
+        # is counted by the minute. Small needs must not eat up what a large one waits for.
+        most = self.fleet_per_s * MOST_S
+        need, before = min(need, most), min(max(self._most, self._promised), most)
+        if need < before:
+            need += before
         if self._balance >= need:
             return 0.0
-        return max(self._next_at - now, RETRY_S)
+        at_best = (need - self._balance) / self.fleet_per_s - MOST_S
+        return max(self._next_at - now, RETRY_S, at_best)
 
     def charge(self, amount: float, now: float) -> None:
         """Book what is used; negative amounts correct an earlier estimate."""
@@ -110,6 +121,8 @@ class FleetGate(RateGate):
             self._balance -= amount
         if amount > 0:
             self._spent += amount
+            if amount >= max(self._most, self._promised):
+                self._most = self._promised = 0.0  # who waited longest for the most has gone
             self._unit = amount
             self._used_at = now
 
@@ -121,17 +134,18 @@ class FleetGate(RateGate):
 
     def want(self, now: float) -> float:
         """What to borrow now; 0: nothing. Begins a new interval."""
-        spent, missed, most = self._spent, self._missed, self._most
+        spent, missed, self._promised = self._spent, self._missed, self._most
         self._spent = self._missed = self._most = 0.0
         whole, own = self.fleet_per_s, self._per_s
         if whole is None or own is None:
             return 0.0
         if now - self._used_at >= IDLE_S:
             self._balance = min(self._balance, 0.0)
-            return 0.0
+            # Debts are paid while there is time: the rate of an idle hour can't be had later.
+            return min(-self._balance, whole * MOST_S)
         floor = max(self._unit, own * FLOOR_S)
         wanted = max(AHEAD * spent, floor) + missed - self._balance
-        return max(0.0, min(wanted, max(whole * MOST_S, most) - min(self._balance, 0.0)))
+        return max(0.0, min(wanted, whole * MOST_S - min(self._balance, 0.0)))
 
     def lend(self, amount: float, now: float, *, next_s: float, valid_s: float) -> None:
         """The store has answered: `amount` more may be used; the next answer comes in `next_s`."""
@@ -139,11 +153,16 @@ class FleetGate(RateGate):
             self._is_lost = False
             self._balance = 0.0  # what was used meanwhile was this process's own share
         self._balance += amount
-        if now - self._used_at >= IDLE_S:
+        if now - self._used_at >= IDLE_S and self._balance >= 0.0:
             return  # not in use: who comes next needn't wait for a loan
         self._next_at = now + next_s
         self._valid_until = now + valid_s
         self._due = now  # falling back begins without a burst saved up
+
+    def after_fork(self) -> None:
+        """In a forked child: what was lent, and what is owed, are the parent's."""
+        self._balance = self._spent = self._missed = self._most = self._promised = 0.0
+        self._used_at = self._valid_until = float("-inf")
 
     def lose(self) -> None:
         """The store can't be asked: from now on the own share holds."""

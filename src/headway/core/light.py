@@ -49,8 +49,8 @@ class LightCall:
     def succeed(self, outcome: Outcome, now: float) -> None:
         """The attempt brought the answer, and the call is over. `outcome.kind` is OK."""
         engine, pool, attempt = self._engine, self._pool, self.attempt
-        attempt.ended = True
         with engine.lock:
+            attempt.ended = True  # an interrupt while waiting for the lock leaves it outstanding
             settle(engine.world, self._facts, self._route, pool, attempt, outcome, now, self._emit)
             pool.budget.deposit(now)
             pool.exhausted = False

@@ -615,7 +615,7 @@ class CallMachine:
             deadline_at=self._deadline_at,
             has_alternative=lambda: has_alternative(world, self._request(), now),
             soonest=lambda: self._soonest(attempt, now) - now,
-            is_crowded=is_turned_away(outcome) and world.states[attempt.endpoint_id].inflight > 0,
+            is_crowded=is_turned_away(outcome) and world.inflight(attempt.endpoint_id) > 0,
             rng=world.rng,
             now=now,
         )

@@ -24,7 +24,7 @@ RESIDUAL_GAIN = 0.2
 RESIDUAL_RANGE = (0.5, 4.0)
 RESIDUAL_FORGET_S = 180.0
 """Own evidence fades to neutral over this long: an idle slow endpoint gets another look."""
-RESIDUAL_FORGET_CALLS = 40
+RESIDUAL_FORGET_CALLS = 50
 """... but not before so many calls of this process: a process that makes ten calls in three minutes
 would otherwise spend a good part of them on looking at an endpoint that it knows to be slow."""
 RESIDUAL_FORGET_MAX_S = 900.0

@@ -66,6 +66,11 @@ class World:
             self.states[endpoint.id] = state
         return state
 
+    def inflight(self, endpoint_id: str) -> int:
+        """Attempts under way there; 0 where nothing is known of it (any more)."""
+        state = self.states.get(endpoint_id)
+        return 0 if state is None else state.inflight
+
     def pool(self, route: Route, now: float) -> Pool:
         """The pool of a route, made at first use."""
         pool = self.pools.get(route.name)

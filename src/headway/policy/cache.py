@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from headway.policy.parse import DOCUMENT_BYTES_MAX
+from headway.policy.sources import absolute
 
 log = logging.getLogger("headway.policy")
 
@@ -41,7 +42,7 @@ class DiskCache:
     """Keeps documents in one directory, readable by this user alone."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._directory = Path(directory)
+        self._directory = absolute(directory)
 
     def _path(self, key: str) -> Path:
         return self._directory / f"{key}.policy"

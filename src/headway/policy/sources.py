@@ -15,6 +15,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, NamedTuple, TypeAlias, final
 
@@ -252,8 +253,8 @@ class FileSource(PolicySource):
     def __init__(
         self, path: str | os.PathLike[str], *, wall_clock: Callable[[], float] = time.time
     ) -> None:
-        self.path = Path(path)
-        self.label = str(self.path)
+        self.label = str(Path(path))
+        self.path = absolute(path)  # wherever the process goes
         self._format = format_of(self.path)
         self._wall_clock = wall_clock
         self._seen: str | None = None
@@ -338,6 +339,25 @@ def source_for(argument: PolicyArgument) -> PolicySource:
                 "policy: expected a path, a URL, a Policy, a mapping, bytes or a PolicySource, "
                 f"got {type(argument).__name__}"
             )
+
+
+def absolute(path: str | os.PathLike[str]) -> Path:
+    """The path as seen from the working directory of now."""
+    with suppress(OSError):
+        return Path(path).absolute()
+    return Path(path)  # the working directory is gone
+
+
+def file_of(argument: object) -> Path | None:
+    """The file that a `policy=` argument means; None: it means something else."""
+    if not isinstance(argument, str | os.PathLike):
+        return None
+    if isinstance(argument, str) and "://" in argument and argument[:7].lower() != "file://":
+        return None
+    with suppress(PolicyError):
+        source = source_for(argument)
+        return source.path if isinstance(source, FileSource) else None
+    return None
 
 
 def local_source_for(argument: PolicyArgument | None, label: str) -> PolicySource | None:

@@ -185,10 +185,11 @@ def is_plain_answer(headers: Mapping[str, str], body: bytes) -> bool:
     if type(reply) is not dict:
         return False
     members = cast("dict[str, object]", reply)
+    kind = members.get("object")
     return (
         bool(members.get("choices") or members.get("data") or members.get("results"))
         and not members.get("error")
-        and members.get("object") not in _NOT_PLAIN
+        and (kind is None or (isinstance(kind, str) and kind not in _NOT_PLAIN))
         and "0" not in headers.values()
     )
 

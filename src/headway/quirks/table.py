@@ -186,8 +186,10 @@ QUIRKS: tuple[Quirk, ...] = (
          codes="invalid_request_error invalid_prompt invalid_argument validationexception"
                " badrequesterror bad_request_error unprocessable_entity",
          note="also in-band, where there is no status"),
+    _row("no-such-path", "ollama", _C.NOT_FOUND, status=404, text=r"^404 page not found\s*$",
+         note="any Go server's, for a path it doesn't serve; Traefik's, too, without a backend"),
     _row("nobody-home", "proxy", _C.SERVER_ERROR, status=404,
-         text=r"^\(empty body\)$|^<|^404 page not found|^default backend",
+         text=r"^\(empty body\)$|^<|^default backend",
          note="no API answered: a restart, an ingress without a backend, a wrong host"),
     # ---- bare statuses
     _row("redirect", "any", _C.NOT_FOUND, status=(301, 302, 303, 307, 308),

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from headway.core.fleet import Loan
 from headway.core.model import FleetStoreChanged
 
 if TYPE_CHECKING:
     from headway.core.engine import Engine
+    from headway.core.fleet import Want
     from headway.core.model import Sink
     from headway.shared_state.store import RateStore
 
@@ -100,12 +103,14 @@ class FleetKeeper:
             return EVERY_S if now - self._borrowed_at < IDLE_S else None
         self._borrowed_at = now
         try:
-            loans = self._store.lend(wants)
+            loans = _checked(self._store.lend(wants), wants)
         except Exception as exc:  # noqa: BLE001 - whatever a store raises
             engine.lose()
             self._note(False, type(exc).__name__, now)
             return LOST_EVERY_S
-        now = self._clock()
+        asked_at, now = now, self._clock()
+        if now - asked_at > VALID_S:
+            engine.lose()  # by then the own share held, and what it gave is not owed
         engine.lend(loans, now, next_s=EVERY_S, valid_s=VALID_S)
         self._note(True, "", now)
         return EVERY_S
@@ -144,6 +149,19 @@ class FleetKeeper:
             self._on_event(FleetStoreChanged(is_reachable, reason, now))
 
 
+def _checked(loans: Sequence[Loan], wants: Sequence[Want]) -> list[Loan]:
+    """What a store says that it lent, but never more than was wanted. Raises for what is no loan:
+    one bad number in a balance would hold calls back for ever, or none."""
+    wanted = {(want.endpoint_id, want.kind): want.amount for want in wants}
+    found: list[Loan] = []
+    for endpoint_id, kind, amount in loans:
+        if not (math.isfinite(amount) and amount >= 0):
+            raise ValueError(f"the store lent {amount!r}")
+        most = wanted.get((endpoint_id, kind), 0.0)
+        found.append(Loan(endpoint_id, kind, min(amount, most)))
+    return found
+
+
 def _run(ref: weakref.ref[FleetKeeper], stop: threading.Event) -> None:
     # Holds the keeper only while it works: a router that is forgotten takes its thread with it.
     while not stop.is_set():
@@ -155,6 +173,9 @@ def _run(ref: weakref.ref[FleetKeeper], stop: threading.Event) -> None:
         except Exception:
             log.exception("sharing rates with the fleet failed")
             wait_s = LOST_EVERY_S
+        except BaseException:
+            keeper.rest()
+            raise
         if wait_s is None:
             keeper.rest()
             return

@@ -98,10 +98,15 @@ def replay(held: Iterable[bytes], rest: Iterable[bytes], exc: Exception | None) 
 
 
 async def areplay(held: Iterable[bytes], rest: Any, exc: Exception | None) -> Any:
-    """The same of an async body."""
-    for chunk in held:
-        yield chunk
-    if exc is not None:
-        raise exc
-    async for chunk in rest:
-        yield chunk
+    """The same of an async body. Ended early it ends the rest, too, as nobody else could."""
+    try:
+        for chunk in held:
+            yield chunk
+        if exc is not None:
+            raise exc
+        async for chunk in rest:
+            yield chunk
+    except GeneratorExit:
+        if (aclose := getattr(rest, "aclose", None)) is not None:
+            await aclose()
+        raise

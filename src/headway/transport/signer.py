@@ -130,6 +130,12 @@ def with_signers(credentials: Mapping[str, Credential], signers: Signers) -> dic
     both = sorted(credentials.keys() & signers.keys())
     if both:
         raise HeadwayError(f"declared as a credential and as a client: {', '.join(both)}")
+    for name, given in credentials.items():
+        if not hasattr(given, "hosts"):  # a bare key, mostly: never repeated
+            raise HeadwayError(
+                f"credentials[{name!r}] must be a headway.Credential(..., hosts=[...]), which says "
+                f"where the key may go; got {type(given).__name__}"
+            )
     joined = dict(credentials)
     for name, colours in signers.items():
         hosts = {host for signer in colours.values() for host in patterns_of(signer.base_url)}
