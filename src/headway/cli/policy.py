@@ -42,6 +42,7 @@ ACTIONS: Final = {
         "headway.cli.policy_verify", "who signed it? 1 if too few", "cryptography", "signing"
     ),
     "publish": _Action("headway.cli.policy_publish", "put it where clients fetch it"),
+    "init": _Action("headway.cli.policy_init", "a first policy, from the environment's keys"),
     "import": _Action(
         "headway.cli.policy_import", "a LiteLLM configuration as a policy", "yaml", "yaml"
     ),
