@@ -35,9 +35,9 @@ FALLBACK_DEPTH_MAX = 5
 PANIC_WEIGHT = 0.5
 """Below this share of weight available, soft evidence no longer keeps an endpoint out."""
 COLD_ALONE = 16
-"""Attempts at once at an endpoint that has no alternative and was not yet seen to work: what a limit
-on calls at once refuses of a first burst has to be sent again. The rest wait for the first sign of
-life. Not where the application has no policy: there a burst goes out as it came."""
+"""Attempts at once at an endpoint without an alternative that was not yet seen to work: what a
+limit on calls at once refuses of a first burst has to be sent again. The rest wait for the first
+sign of life. Not where the application has no policy: there a burst goes out as it came."""
 FLEETING = frozenset({"limit", "cold"})
 """Obstacles that end when some attempt ends: worth queueing for."""
 TIMED = frozenset({"throttled", "paced", "not_found", "exhausted"})
