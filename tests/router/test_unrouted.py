@@ -30,6 +30,7 @@ def client_of() -> Iterator[Callable[..., tuple[openai.OpenAI, Server]]]:
             }
             router = stack.enter_context(Router(policy, mode=mode))
             client = router.wrap(openai.OpenAI(base_url=server.url, api_key="k"))
+            stack.callback(client.close)
             return client, server
 
         yield make
