@@ -275,7 +275,8 @@ class AsyncTransport:
         held: list[bytes] = []
         failure: Exception | None = None
         try:
-            response = await self._forward(request)
+            transport = self._pools.on_loop(request.url, current_loop())
+            response = await transport.handle_async_request(request)
             headers = light.is_plain(response)
             chunks = _chunks(response)
             if headers is not None:
