@@ -225,7 +225,7 @@ def test_who_was_turned_away_beside_others_goes_again_as_places_become_free() ->
 
 def test_if_nobody_was_served_meanwhile_it_is_a_retry_like_any_other() -> None:
     bench = Bench(A, rng=Even(0.5))
-    away = crowd(bench, 20, served=0)
+    away = crowd(bench, 16, served=0)
     sends = 0
     for hand in away:
         now = hand.wait(0.01, "backoff").until if not isinstance(hand.next(0.01), Finish) else 0.01

@@ -560,11 +560,24 @@ def test_few_calls_go_to_endpoints_not_yet_seen_to_work_while_there_is_a_choice(
     assert where(put(bench, bench.request()._replace(ignore_cold=True))) in "ab"
 
 
-def test_a_sole_endpoint_is_not_held_back() -> None:
+def test_a_sole_endpoint_takes_part_of_a_burst_until_it_is_seen_to_work() -> None:
     bench = Bench(route({"a": 1}))
-    run_into(bench, "a", 50)
-
+    run_into(bench, "a", 15)
     assert where(put(bench)) == "a"
+    running = bench.begin(0.0)
+    attempt = running.send(0.0)
+    assert put(bench).obstacle == "cold"
+    assert (
+        where(put(bench, bench.request(facts(delegated=True)))) == "a"
+    )  # a burst of the application's
+    assert where(put(bench, bench.request(facts(pinned_to="a")))) == "a"
+
+    first, last = bench.begin(0.0), bench.begin(0.0)
+    first.wait(0.0, "queue")
+    last.wait(0.0, "queue")
+    running.end(attempt, DONE, 0.5)
+    first.send(0.5)
+    last.send(0.5)
 
 
 def test_an_endpoint_seen_to_work_takes_as_many_as_come() -> None:

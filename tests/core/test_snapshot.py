@@ -18,6 +18,7 @@ from headway.core.snapshot import (
     Profile,
     Route,
     Snapshot,
+    TrafficClass,
     WeightTable,
 )
 from tests.core.build import endpoint, profile, route, share, snapshot
@@ -350,3 +351,16 @@ def test_routes_are_found_by_name() -> None:
     assert found is not None
     assert found.name == "two"
     assert policy.route_named("three") is None
+
+
+def test_a_class_without_objectives_promises_nothing() -> None:
+    assert TrafficClass().promised is None
+    assert TrafficClass(total_slo_s=9.0).promised == (INFINITY, INFINITY, 9.0)
+    whole = TrafficClass(ttft_slo_s=1.0, tpot_slo_s=0.1, total_slo_s=9.0)
+    assert whole.promised == (1.0, 0.1, 9.0)
+
+
+def test_a_call_is_a_chat_unless_it_says_otherwise() -> None:
+    chats = route({"a": 1}, name="chats", match=Match(surfaces=frozenset({"chat"})))
+    assert snapshot(chats).route_for("m") is chats
+    assert not chats.continuation.enabled

@@ -274,8 +274,8 @@ def crowd(name: str, title: str, capacity: Capacity, attempts: int) -> None:
         assert len(a.hits) <= attempts
 
 
-crowd("C11", "a limit on calls at once, found by 40 of them", Capacity(), 90)
-crowd("C11a", "the same, where the policy says 16", Capacity(concurrency=16), 60)
+crowd("C11", "a limit on calls at once, found by 40 of them", Capacity(), 59)
+crowd("C11a", "the same, where the policy says 16", Capacity(concurrency=16), 59)
 
 
 @fault("C11b", "the same, and no policy")

@@ -22,7 +22,7 @@ def rank(router: headway.Router, **scope: object) -> int:
         facts = CallFacts(
             "scripted-model", priority=options.priority or 0, traffic_class=options.traffic_class
         )
-        router.open_call(facts).discard()
+        router.open_call(facts).let_pass()
     return facts.priority
 
 

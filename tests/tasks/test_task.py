@@ -211,10 +211,18 @@ def test_calls_outside_a_task_belong_to_none(play: Player) -> None:
     assert t.calls == 0
 
 
-def test_a_request_that_was_none_of_ours_is_not_a_call(play: Player) -> None:
+def test_a_call_that_no_route_takes_is_counted_and_its_cost_is_unknown(play: Player) -> None:
     with task("t", max_calls=1) as t:
-        play.open().discard()
-        play(ANSWER)
+        play.open().let_pass()
+        assert (t.calls, t.cost_complete) == (1, False)
+        with pytest.raises(TaskLimitExceeded):
+            play.open()
+
+
+def test_sent_again_it_is_the_same_call(play: Player) -> None:
+    with task("t") as t:
+        play.open().let_pass()
+        play.open().let_pass(is_resend=True)
     assert t.calls == 1
 
 

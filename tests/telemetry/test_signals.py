@@ -37,6 +37,8 @@ PROCESS_EVENTS: tuple[core.Event, ...] = (
     core.EndpointEjected("eu-1", "success_rate", 40.0, 10.0),
     core.EndpointReadmitted("eu-1", 40.0),
     core.LimitChanged("eu-1", 8.0, 10.0),
+    core.FleetStoreChanged(False, "ConnectionError", 1.0),
+    core.FleetStoreChanged(True, "", 2.0),
     core.BudgetExhausted("chat", 10.0),
     core.BudgetExhausted("chat", 15.0),
     core.BudgetExhausted("chat", 20.5),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import json
 import random
@@ -16,7 +17,9 @@ import pytest
 from headway import task
 from headway.core.light import LightCall
 from headway.router import Router
+from headway.task.unanswered import settle_unanswered
 from headway.transport import light
+from headway.transport.desk import Desk
 from tests.servers import RAW, Close, Drip, Hang, R, Rst, completion, error
 from tests.transport.hosts import Host, own
 
@@ -104,6 +107,13 @@ def learned(router: Router) -> tuple[Any, ...]:
     )
 
 
+@pytest.fixture
+def settled() -> None:
+    """No failed request of a test before may still be waiting to be sent again."""
+    gc.collect()
+    settle_unanswered()
+
+
 @pytest.mark.parametrize("name", REPLIES)
 def test_it_comes_to_the_same_as_a_call_that_is_looked_at(
     name: str, kind: str, serve: Callable[..., Any], caller: Callable[..., Any]
@@ -125,6 +135,7 @@ def test_it_comes_to_the_same_as_a_call_that_is_looked_at(
     assert seen[0] == seen[1]
 
 
+@pytest.mark.usefixtures("settled")
 def test_the_way_is_taken(
     serve: Callable[..., Any], caller: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +208,7 @@ def test_a_cancelled_one_is_forgotten(serve: Callable[..., Any], kind: str) -> N
     assert state[2] == [("m", "closed", "", 0)]
 
 
+@pytest.mark.usefixtures("settled")
 def test_an_interrupt_goes_up_and_leaves_nothing_behind(
     serve: Callable[..., Any], caller: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +225,31 @@ def test_an_interrupt_goes_up_and_leaves_nothing_behind(
         with pytest.raises(KeyboardInterrupt):
             client.chat()
     assert learned(router)[0] == 0
+    assert client.chat().choices[0].message.content == "hello"
+
+
+@pytest.mark.parametrize("where", ["grown", "_intake"])
+@pytest.mark.usefixtures("settled")
+def test_an_interrupt_while_a_flight_is_made_of_it_leaves_nothing_behind(
+    where: str,
+    serve: Callable[..., Any],
+    caller: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    a = serve(OK, R(500, error("boom")), OK)
+    router = Router(own(a.url))
+    client = caller(a.url, router, max_retries=0)
+    client.chat()
+
+    def interrupt(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Desk, where, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            client.chat()
+    state = learned(router)
+    assert (state[0], state[5]) == (0, 0)
     assert client.chat().choices[0].message.content == "hello"
 
 

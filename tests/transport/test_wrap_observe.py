@@ -91,18 +91,18 @@ def test_an_enforced_route_of_an_observing_router_is_capped(
     assert host.status().observed.calls == 0
 
 
-def test_a_cap_does_not_bind_what_no_route_matches(
+def test_observed_a_cap_does_not_bind_what_no_route_matches(
     serve: Callable[..., Any], caller: Callable[..., Any]
 ) -> None:
     a = serve(OK)
-    client = caller(a.url, Host(policy({"a": a.url})))
+    client = caller(a.url, Host(policy({"a": a.url}), mode="observe"))
 
     with task("t", max_calls=1) as one:
         client.chat()
         with options(route="nowhere"):
             client.chat()
 
-    assert one.calls == 1
+    assert (len(a.hits), one.calls) == (2, 2)
 
 
 # --------------------------------------------------------------------------- refusals

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LightCall:
-    """One attempt under way. Ends in exactly one of `succeed` and `grown`."""
+    """One attempt under way. Ends in one of `succeed`, `grown` and `cancel`."""
 
     __slots__ = ("_engine", "_facts", "_number", "_pool", "_route", "_snapshot", "attempt")
 
@@ -68,6 +68,11 @@ class LightCall:
         return self._engine.adopt(
             self._number, facts, self._route, self._snapshot, self._pool, self.attempt
         )
+
+    def cancel(self, now: float) -> None:
+        """The caller gave up, and there was not even time to make a call of it."""
+        if not self.attempt.ended:
+            self.grown(self._facts).cancel(now)
 
     def _emit(self, event: Event) -> None:
         self._engine.emit(None, event)

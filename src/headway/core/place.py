@@ -34,6 +34,10 @@ FALLBACK_DEPTH_MAX = 5
 """Route fallbacks followed; documents with cycles are refused, this bounds the rest."""
 PANIC_WEIGHT = 0.5
 """Below this share of weight available, soft evidence no longer keeps an endpoint out."""
+COLD_ALONE = 16
+"""Attempts at once at an endpoint without an alternative that was not yet seen to work: what a
+limit on calls at once refuses of a first burst has to be sent again. The rest wait for the first
+sign of life. Not where the application has no policy: there a burst goes out as it came."""
 FLEETING = frozenset({"limit", "cold"})
 """Obstacles that end when some attempt ends: worth queueing for."""
 TIMED = frozenset({"throttled", "paced", "not_found", "exhausted"})
@@ -173,6 +177,7 @@ def place_sole(world: World, facts: CallFacts, route: Route, snapshot: Snapshot)
         or state.outs
         or state.is_paced
         or state.limit.limit is not None
+        or (state.inflight >= COLD_ALONE and not breaker.proven and not facts.delegated)
     ):
         return None
     return Sole(endpoint, state, breaker, model)
@@ -263,7 +268,7 @@ def assess(
         candidates.append(candidate)
     if soft and not panic and total and (total - open_weight) < PANIC_WEIGHT * total:
         return assess(world, request, group, now, panic=True)
-    if len(candidates) > 1 and not request.ignore_cold:
+    if candidates and not request.ignore_cold and facts.pinned_to is None:
         candidates, cold = _hold_back_cold(candidates, request)
         outs += cold
     return candidates, outs
@@ -329,8 +334,13 @@ def _health_obstacle(
 def _hold_back_cold(
     candidates: list[Candidate], request: Request
 ) -> tuple[list[Candidate], list[Out]]:
-    """Few attempts at endpoints that have not yet been seen to work, while there is a choice."""
+    """Few attempts at endpoints that have not yet been seen to work, while there is a choice; not
+    all of a burst where there is none."""
     cap = request.route.admission.cold_concurrency
+    if len(candidates) == 1:
+        if request.facts.delegated:
+            return candidates, []
+        cap = max(cap, COLD_ALONE)
     kept: list[Candidate] = []
     outs: list[Out] = []
     for c in candidates:

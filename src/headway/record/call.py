@@ -199,14 +199,14 @@ class CallRecord:
         self.ended_at = self.winner = self.outcome = self.denied_by = None
         self._attempts_before = len(self.attempts)
 
-    def discard(self) -> None:
-        """The request turned out not to be managed (no route matches): it never was a call."""
+    def let_pass(self, *, is_resend: bool = False) -> None:
+        """No route matches the call: it goes its way, and its cost stays unknown."""
         if self._settling:
             return
         self._settling = True
         self._watch = None
         if self.task is not None:
-            self.task._ledger.discard_call()
+            self.task._ledger.let_pass(is_resend=is_resend)
 
     def on_event(self, event: Event) -> None:
         """The sink for the engine's events of this call. Never raises."""

@@ -102,13 +102,17 @@ class Ledger:
                 ledger.settled_calls -= 1
                 ledger = ledger.parent
 
-    def discard_call(self) -> None:
-        """The call turned out not to be one of ours."""
+    def let_pass(self, *, is_resend: bool) -> None:
+        """No route takes the call: it is made, and nobody here will know what it costs. One that
+        the SDK sends again was counted when it was first sent."""
         with self.lock:
             ledger: Ledger | None = self
             while ledger is not None:
-                ledger.calls -= 1
                 ledger.open_calls -= 1
+                if is_resend:
+                    ledger.calls -= 1
+                else:
+                    ledger.unknown_attempts += 1
                 ledger = ledger.parent
 
     def start_attempt(self) -> None:

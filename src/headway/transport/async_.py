@@ -308,8 +308,10 @@ class AsyncTransport:
         chunks: Any,
         failure: Exception | None,
     ) -> httpx2.Response:
-        flight = light.grown()
+        flight: Flight | None = None
+        trial: Trial | None = None
         try:
+            flight = light.grown()
             trial = flight.trial(light.call.attempt)
             trial.request = request
             await self._catch_up(flight, trial, response, chunks, failure)
@@ -317,7 +319,13 @@ class AsyncTransport:
                 trial = await self._fly(flight)
             return flight.present(trial)
         except BaseException:
-            flight.abandon()
+            if flight is None:
+                light.call.cancel(self._desk.host.clock())
+            else:
+                flight.abandon()
+            if response is not None and (trial is None or trial.response is None):
+                with contextlib.suppress(Exception):
+                    await response.aclose()
             raise
 
     async def _catch_up(

@@ -41,6 +41,8 @@ WARM_S = 300.0
 """A connection to an origin that answered this recently may be one that the server has closed."""
 WARM_MAX = 1024
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+UNROUTED_MAX = 64
+"""Models that are warned of."""
 MANAGED_MAX = 256
 """Paths of managed requests remembered; only Azure's, which name deployments, are many."""
 
@@ -65,7 +67,17 @@ class Detour(NamedTuple):
 class Desk:
     """One client's view of the process it runs in."""
 
-    __slots__ = ("_managed", "_own", "_warm", "aim", "home", "host", "mute", "timeouts")
+    __slots__ = (
+        "_managed",
+        "_own",
+        "_unrouted",
+        "_warm",
+        "aim",
+        "home",
+        "host",
+        "mute",
+        "timeouts",
+    )
 
     def __init__(self, host: CallHost, home: Home) -> None:
         self.host = host
@@ -78,6 +90,7 @@ class Desk:
         self.mute: set[str] = set()
         """Endpoints that refuse to be asked for usage; at most as many as there are endpoints."""
         self._warm: dict[tuple[str, str, int | None], float] = {}
+        self._unrouted: set[str] = set()
         self._own: tuple[Snapshot, str | None] | None = None
         host.pins.serve(home.origin)
         self._managed: dict[tuple[str, bytes], tuple[Surface, Place]] = {}
@@ -217,8 +230,6 @@ class Desk:
             facts.owed_since = None if before is None else before.owed_since
         host.ensure_started()
         record = self._account(intake, earlier)
-        if record is None:
-            return None
         call = host.engine.begin(
             facts,
             host.clock(),
@@ -232,7 +243,8 @@ class Desk:
             earlier.is_open = False
             record.go_on(facts, call)
         elif call is None:
-            record.discard()
+            record.let_pass(is_resend=sends_before(arrival.request) > 0)
+            self._tell_unrouted(facts)
             return None
         else:
             record.call = call
@@ -249,6 +261,21 @@ class Desk:
         call = record.call = light.grown(intake.facts)
         return Flight(self, intake, record, call, mode="enforce")
 
+    def _tell_unrouted(self, facts: CallFacts) -> None:
+        """Once per model: a typo in its name must not go unnoticed."""
+        told = self._unrouted
+        if facts.route is not None or facts.model in told or len(told) >= UNROUTED_MAX:
+            return
+        if route_of(self.host.engine.snapshot, facts) is None:
+            told.add(facts.model)
+            logger.warning(
+                "no route of the policy matches model %r (%s): such calls go to the client's own "
+                "endpoint as they are, and their cost is unknown; a last route without `match` "
+                "takes them all",
+                facts.model,
+                facts.surface,
+            )
+
     def _earlier(self, request: httpx2.Request) -> Unanswered | None:
         """The failed request of the same call that the SDK sends again with this one."""
         found = unanswered.take()
@@ -259,15 +286,21 @@ class Desk:
         found.close()
         return None
 
-    def _account(self, intake: Intake, earlier: Unanswered | None) -> CallRecord | None:
-        """The account of the call: its own, or the one it goes on with. None: no route matches."""
+    def _account(self, intake: Intake, earlier: Unanswered | None) -> CallRecord:
+        """The account of the call: its own, or the one it goes on with."""
         host, facts = self.host, intake.facts
         open_record = earlier.record if earlier is not None and earlier.is_open else None
+        # What no route takes is counted when it is first sent, and not again when it is resent.
+        is_exempt = (
+            earlier is None
+            and sends_before(intake.request) > 0
+            and route_of(host.engine.snapshot, facts) is None
+        )
         try:
-            return host.open_call(facts, earlier=open_record)
+            return host.open_call(facts, earlier=open_record, is_exempt=is_exempt)
         except (TaskLimitExceeded, DeadlineExceeded) as refusal:
             route = route_of(host.engine.snapshot, facts)
-            if route is not None and (route.mode or host.mode) == "observe":
+            if ((route.mode if route is not None else None) or host.mode) == "observe":
                 # The plain client knows no caps: it is only told what they would have done.
                 record = host.open_call(facts, earlier=open_record, is_exempt=True)
                 reason = refusal.reason if isinstance(refusal, TaskLimitExceeded) else "deadline"
@@ -275,8 +308,6 @@ class Desk:
                 return record
             if earlier is not None:
                 earlier.close()
-            if route is None:
-                return None
             refusal.request = intake.request
             raise
 

@@ -303,14 +303,22 @@ class Transport:
         chunks: Iterator[bytes],
         failure: Exception | None,
     ) -> httpx2.Response:
-        flight = light.grown()
+        flight: Flight | None = None
+        trial: Trial | None = None
         try:
+            flight = light.grown()
             trial = flight.trial(light.call.attempt)
             trial.request = request
             self._catch_up(flight, trial, response, chunks, failure)
             return flight.present(trial if flight.is_settled_by(trial) else self._fly(flight))
         except BaseException:
-            flight.abandon()
+            if flight is None:
+                light.call.cancel(self._desk.host.clock())
+            else:
+                flight.abandon()
+            if response is not None and (trial is None or trial.response is None):
+                with contextlib.suppress(Exception):
+                    response.close()
             raise
 
     def _catch_up(
