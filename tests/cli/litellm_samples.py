@@ -97,6 +97,8 @@ model_list:
       api_key: os.environ/OPENAI_API_KEY
   - model_name: nowhere
     litellm_params: {model: custom_openai/m, api_base: os.environ/NOT_SET}
+  - model_name: incomplete
+    litellm_params: {model: openai/}
   - model_name: proxied
     litellm_params: {model: big, custom_llm_provider: openai, api_base: "https://p.example/v1"}
 router_settings:
@@ -117,11 +119,13 @@ model_list:
     litellm_params: {model: together_ai/m, weight: 5, order: 2}
     tpm: 5000
     model_info: {id: third}
+  - model_name: o
+    litellm_params: {model: mistral/o}
 router_settings:
   num_retries: 50
   model_group_alias:
     "n": {model: m, hidden: true}
-  fallbacks: [{"m": ["m"]}]
+  fallbacks: [{"m": ["m"]}, {"o": ["third"]}]
 litellm_settings:
   num_retries: 1
   drop_params: true

@@ -162,13 +162,19 @@ def test_providers_that_speak_something_else_are_named() -> None:
     told = {note.place: note.message for note in found.notes if note.lost}
     assert "bedrock" in told["model_list[0]"]
     assert "NOT_SET is not set" in told["model_list[5].litellm_params.api_base"]
-    assert {"model_list[3]", "model_list[5]", "environment_variables.REDIS_HOST"} <= told.keys()
+    assert {
+        "model_list[3]",
+        "model_list[5]",
+        "model_list[6]",
+        "environment_variables.REDIS_HOST",
+    } <= told.keys()
 
 
 def test_order_and_weights() -> None:
     found = imported(tree_of("ordered"))
-    [route] = found.policy["routes"]
+    route, other = found.policy["routes"]
 
+    assert other["fallback"] == [{"endpoint": "third"}]  # by its model_info.id
     assert route["weights"] == {"first": 9, "second": 1}
     assert route["fallback"] == [{"endpoint": "third"}]
     assert float(found.policy["endpoints"]["second"]["price"]["input_per_mtok"]) == 0.15

@@ -48,6 +48,8 @@ REASONS: Final = {
     "callbacks": "telemetry is OpenTelemetry's",
     "success_callback": "telemetry is OpenTelemetry's",
     "failure_callback": "telemetry is OpenTelemetry's",
+    "litellm_credential_name": "declare it in code: credentials={name: Credential(...)}",
+    "credential_list": "declare them in code: credentials={name: Credential(...)}",
     "drop_params": "params.drop of an endpoint names parameters one by one",
     "enable_pre_call_checks": "limits of endpoints (max_context_tokens) are always looked at",
     "stream_timeout": "the nearest is deadline.ttft_ms, the time to a first token",
@@ -192,12 +194,16 @@ def _add_fallbacks(
     groups: Mapping[str, list[Deployment]],
 ) -> None:
     leads: dict[str, set[str]] = {name: set() for name in routes}
+    endpoints = {one.id for group in groups.values() for one in group}  # model_info.id
     for path, source, target, on in _wanted(reading, routes):
-        if source not in routes or target not in routes or source == target:
+        is_endpoint = target in endpoints and target not in routes
+        if source not in routes or source == target or not (is_endpoint or target in routes):
             reading.lost(path, "a fallback from or to a model that was not imported, or to itself")
             continue
         entries: list[dict[str, Any]] = [{"route": target}]
-        if _reaches(leads, target, source):
+        if is_endpoint:
+            entries = [{"endpoint": target}]
+        elif _reaches(leads, target, source):
             reading.differs(path, "leads back: it became a fallback to that model's endpoints")
             entries = [{"endpoint": one.id} for one in groups[target]]
         else:

@@ -44,8 +44,10 @@ PROVIDERS: Final = {
     "openrouter": _Provider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
     "perplexity": _Provider("https://api.perplexity.ai", "PERPLEXITYAI_API_KEY"),
     "sambanova": _Provider("https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY"),
+    "text-completion-openai": _Provider("https://api.openai.com/v1", "OPENAI_API_KEY"),
     "together_ai": _Provider("https://api.together.xyz/v1", "TOGETHERAI_API_KEY"),
     "xai": _Provider("https://api.x.ai/v1", "XAI_API_KEY"),
+    "xinference": _Provider(None, None),
 }
 """Those that speak the OpenAI API, at their own address or at one that has to be given."""
 _GUESSED = (
@@ -84,6 +86,9 @@ def deployment(reading: Reading, index: int, taken: set[str]) -> Deployment | No
     provider, upstream = _provider(reading, params, model)
     if provider not in PROVIDERS:
         reading.lost(path, _unknown(provider))
+        return None
+    if not upstream:
+        reading.lost(path, "left out: litellm_params.model names a provider and no model")
         return None
     if "*" in name + upstream and (name, upstream) != ("*", "*"):
         reading.lost(path, "left out: names with a * that rewrite the model asked for")

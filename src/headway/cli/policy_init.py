@@ -98,8 +98,8 @@ def found_endpoints(
             found["azure"]["credential"] = f"{ENV_PREFIX}AZURE_OPENAI_API_KEY"
     unused: dict[str, str] = {}
     for name, row in PROVIDERS.items():
-        if name in ("openai", "azure") or not row.base_url or not row.key:
-            continue
+        if name == "azure" or not row.base_url or row.key in (None, "", "OPENAI_API_KEY"):
+            continue  # no key of its own, or what was looked at above
         if environ.get(row.key):
             if name in names:
                 found[name] = {"base_url": row.base_url, "credential": f"{ENV_PREFIX}{row.key}"}
