@@ -17,7 +17,7 @@ from headway.transport.flight import Flight
 from headway.transport.hedged import fly_tasks
 from headway.transport.home import origin_of
 from headway.transport.keys import credential_refused, declared_credential
-from headway.transport.light import HELD_BYTES_MAX, Light, areplay, depart
+from headway.transport.light import HELD_BYTES_MAX, Light, areplay, body_chunks, depart
 from headway.transport.overheard import AsyncOverheardStream
 from headway.transport.pools import Pools
 from headway.transport.redirects import HOPS_MAX, REDIRECTS, onward
@@ -212,7 +212,7 @@ class AsyncTransport:
             if not trial.broke(exc):
                 raise
         else:
-            await self._receive(trial, response, _chunks(response))
+            await self._receive(trial, response, body_chunks(response))
 
     async def _receive(self, trial: Trial, response: httpx2.Response, chunks: Any) -> None:
         """Feed an attempt with its reply, up to the point where the call can go on."""
@@ -275,9 +275,10 @@ class AsyncTransport:
         held: list[bytes] = []
         failure: Exception | None = None
         try:
-            response = await self._forward(request)
+            transport = self._pools.on_loop(request.url, current_loop())
+            response = await transport.handle_async_request(request)
             headers = light.is_plain(response)
-            chunks = _chunks(response)
+            chunks = body_chunks(response)
             if headers is not None:
                 size = 0
                 async for chunk in chunks:
@@ -344,7 +345,7 @@ class AsyncTransport:
         try:
             if response.status_code in REDIRECTS:
                 response = await self._follow(trial.endpoint, flight.request, response, None)
-                chunks = _chunks(response)
+                chunks = body_chunks(response)
         except Exception as exc:
             if not trial.broke(exc):
                 raise
@@ -388,12 +389,6 @@ class AsyncTransport:
         traceback: TracebackType | None = None,
     ) -> None:
         await self.aclose()
-
-
-def _chunks(response: httpx2.Response) -> Any:
-    """The body, piece by piece; nothing of one that is in memory (a mock's)."""
-    body: Any = response.stream
-    return None if response.is_closed else body.__aiter__()
 
 
 def _within(seconds: float | None) -> AbstractContextManager[object]:

@@ -110,3 +110,9 @@ async def areplay(held: Iterable[bytes], rest: Any, exc: Exception | None) -> An
         if (aclose := getattr(rest, "aclose", None)) is not None:
             await aclose()
         raise
+
+
+def body_chunks(response: httpx2.Response) -> Any:
+    """An async body, piece by piece; nothing of one that is in memory (a mock's)."""
+    body: Any = response.stream
+    return None if response.is_closed else body.__aiter__()

@@ -270,7 +270,7 @@ class Transport:
         held: list[bytes] = []
         failure: Exception | None = None
         try:
-            response = self._forward(request)
+            response = self._pools.sync(request.url).handle_request(request)
             headers = light.is_plain(response)
             chunks = _chunks(response)
             if headers is not None:
