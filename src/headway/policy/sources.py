@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, NamedTuple, TypeAlias, final
+from typing import ClassVar, NamedTuple, TypeAlias, cast, final
 
 from headway.errors import FetchError, PolicyError, ValidationError
 from headway.policy.document import format_of
@@ -355,7 +355,7 @@ def file_of(argument: object) -> Path | None:
     if isinstance(argument, str) and "://" in argument and argument[:7].lower() != "file://":
         return None
     with suppress(PolicyError):
-        source = source_for(argument)
+        source = source_for(cast("str | os.PathLike[str]", argument))
         return source.path if isinstance(source, FileSource) else None
     return None
 

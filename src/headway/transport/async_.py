@@ -276,7 +276,8 @@ class AsyncTransport:
         failure: Exception | None = None
         try:
             transport = self._pools.on_loop(request.url, current_loop())
-            response = await transport.handle_async_request(request)
+            arrived: httpx2.Response = await transport.handle_async_request(request)
+            response = arrived
             headers = light.is_plain(response)
             chunks = body_chunks(response)
             if headers is not None:

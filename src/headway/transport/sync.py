@@ -270,7 +270,8 @@ class Transport:
         held: list[bytes] = []
         failure: Exception | None = None
         try:
-            response = self._pools.sync(request.url).handle_request(request)
+            arrived: httpx2.Response = self._pools.sync(request.url).handle_request(request)
+            response = arrived
             headers = light.is_plain(response)
             chunks = _chunks(response)
             if headers is not None:
