@@ -96,6 +96,7 @@ def metastable(
 INFINITE = 1e9
 
 
+@pytest.mark.slow
 def test_check_4_a_trigger_leaves_no_lasting_overload_behind() -> None:
     seconds, attempts = metastable(
         retry=RetryPolicy(), timeout_s=20.0, drops_abandoned=False, shed=None
@@ -253,6 +254,7 @@ def herd(algorithm: str, weights: dict[str, float], load: float = 0.75) -> list[
     return times(fleet.results, 100.0, 650.0)
 
 
+@pytest.mark.slow
 def test_check_14_nothing_herds_at_three_quarters_of_the_capacity() -> None:
     """No load figure of the policy ranks endpoints, so its age does not matter."""
     right = {n: float(c) for n, c in CAPACITIES.items()}

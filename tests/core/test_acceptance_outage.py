@@ -197,6 +197,7 @@ def test_check_3_control_without_budget_or_breaker_users_see_it() -> None:
     assert failed(fleet.results) >= 0.15
 
 
+@pytest.mark.slow
 def test_check_3_bursts_of_twenty_beside_a_dead_endpoint() -> None:
     made = {
         "dead": Scripted(out_between(500.0, 1e9)),
@@ -215,6 +216,7 @@ def test_check_3_bursts_of_twenty_beside_a_dead_endpoint() -> None:
 # ---------------------------------------------------------------- 7: flapping
 
 
+@pytest.mark.slow
 def test_check_7_a_flapping_endpoint_is_left_alone_longer_and_longer() -> None:
     """20 s up, 20 s down, for 20 minutes, beside a healthy one."""
     end = 1200.0
@@ -294,7 +296,8 @@ def share_of_a_black_hole(qps: float, processes: int, duration_s: float, peers: 
     return share
 
 
-@pytest.mark.parametrize("peers", [pytest.param(1, marks=pytest.mark.slow), 3])
+@pytest.mark.slow
+@pytest.mark.parametrize("peers", [1, 3])
 def test_check_10_an_endpoint_that_fails_fast_attracts_nobody(peers: int) -> None:
     assert share_of_a_black_hole(1.0, PROCESSES, 200.0, peers) <= 0.02
 

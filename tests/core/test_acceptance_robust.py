@@ -144,6 +144,7 @@ def allocated() -> int:
     return sys.getallocatedblocks()
 
 
+@pytest.mark.slow
 def test_check_20_two_hundred_thousand_calls_leave_no_trace() -> None:
     check_growth(warm=80_000, calls=120_000)
 

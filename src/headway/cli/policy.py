@@ -76,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
         say_wrong(error)
     except (HeadwayError, ValueError) as error:
         print(one_line(f"headway policy {args.action}: {error}"), file=sys.stderr)
+    except BrokenPipeError:
+        raise  # the reader has gone: no error of the command's
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         why = error.strerror or type(error).__name__
