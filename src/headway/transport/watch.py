@@ -45,6 +45,7 @@ class WatchedStream:
         self._handover = Handover(trial)
         self._source = source
         self._chunks = chunks
+        _open[id(self)] = (source, chunks)
         self._go_on = go_on
         self._rest: Any = None
         self._pid = os.getpid()
@@ -109,6 +110,8 @@ class WatchedStream:
             _thread.start_new_thread(_close_quietly, (self,))
             return
         self._is_closed = True
+        if _open.pop(id(self), None) is None:
+            return  # another thread was faster
         if self._rest is not None:
             self._rest.close()
         if os.getpid() != self._pid:
@@ -301,11 +304,12 @@ async def _finish(chunks: Any) -> None:
             await aclose()
 
 
-_open: dict[int, tuple[httpx2.AsyncByteStream, Any]] = {}
-"""What async streams in the application's hands read from, by their identity. A stream that is
-dropped is collected alone, and closes it in order. Collected together, the http library's nested
-generators would be finished by the loop all at once, and get into each other's way ("asynchronous
-generator is already running")."""
+_open: dict[int, tuple[Any, Any]] = {}
+"""What streams in the application's hands read from, by their identity. A stream that is dropped is
+collected alone, and closes it in order. Collected together, the http library's nested generators
+would be finished by the collector itself, wherever it happens to run: a sync one waits for the
+pool's lock, also in the thread that holds it; async ones are finished by the loop all at once, and
+get into each other's way ("asynchronous generator is already running")."""
 
 _closing: set[asyncio.Task[None]] = set()
 """The loop itself holds tasks weakly."""
