@@ -195,16 +195,16 @@ def _checked(loans: Sequence[Loan], wants: Sequence[Want]) -> list[Loan]:
 def _granted(grants: Sequence[Grant], claims: Sequence[Claim]) -> list[Grant]:
     """What a store says that it granted. Raises for what is no answer to these claims."""
     asked = {claim.part: claim for claim in claims}
+    found: list[Grant] = []
     for grant in grants:
         claim = asked[grant.part]
-        whole = (grant.window, grant.ahead, grant.left)
-        if not all(isinstance(number, int) for number in whole):
-            raise ValueError(f"the store granted {whole!r}")
-        if not 0 <= grant.ahead <= claim.ahead or grant.left > claim.limit:
-            raise ValueError(f"the store granted {whole!r} of {claim.ahead}")
+        window, ahead, left = int(grant.window), int(grant.ahead), int(grant.left)
+        if not 0 <= ahead <= claim.ahead or left > claim.limit:
+            raise ValueError(f"the store granted {ahead} and left {left}")
         if not 0 <= grant.ends_in_s <= 2 * claim.period_s:
             raise ValueError(f"the store's period ends in {grant.ends_in_s!r} s")
-    return list(grants)
+        found.append(grant._replace(window=window, ahead=ahead, left=left))
+    return found
 
 
 def _run(ref: weakref.ref[FleetKeeper], stop: threading.Event) -> None:
