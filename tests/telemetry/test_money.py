@@ -272,11 +272,19 @@ def test_known_and_unknown_parts_make_a_lower_bound_that_says_so(play: Player) -
     ("url", "name"),
     [
         ("https://api.openai.com/v1", "openai"),
+        ("https://eu.api.openai.com./v1", "openai"),
         ("https://acme.openai.azure.com/", "azure.ai.openai"),
+        ("https://acme.services.ai.azure.com/models", "azure.ai.inference"),
+        ("https://OpenRouter.ai/api/v1", "openrouter"),
+        ("https://evil-openrouter.ai/api/v1", "openai"),
         ("https://bedrock-runtime.us-east-1.amazonaws.com", "aws.bedrock"),
         ("https://us-central1-aiplatform.googleapis.com/v1", "gcp.vertex_ai"),
         ("https://evilapi.openai.com.example/v1", "openai"),
         ("http://127.0.0.1:8000/v1", "openai"),
+        ("https://vpce-1.bedrock-runtime.us-east-1.vpce.amazonaws.com", "aws.bedrock"),
+        ("https://bedrock-mantle.us-east-1.api.aws/v1", "aws.bedrock"),
+        ("https://vllm-1.us-east-1.elb.amazonaws.com/v1", "openai"),
+        ("https://ec2-3-4-5-6.compute-1.amazonaws.com/v1", "openai"),
     ],
 )
 def test_the_provider_is_told_by_its_host(url: str, name: str) -> None:
