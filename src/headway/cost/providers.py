@@ -35,7 +35,7 @@ HOSTS: tuple[tuple[str, str, str], ...] = (
     ("api.moonshot.cn", "moonshot_ai", "moonshotai"),
     (".ml.cloud.ibm.com", "ibm.watsonx.ai", "ibm"),
 )
-"""Whose a host is. With a star: a host below the suffix, one of whose labels begins as it does: load
+"""Whose a host is. With a star: a host below the suffix, one of whose labels begins so: load
 balancers and machines of Amazon's customers are below amazonaws.com, too, and serve what they like
 at no price of Bedrock's."""
 PRICE_NAMES = {name: priced_as for _, name, priced_as in HOSTS}
