@@ -36,6 +36,7 @@ from headway.core.model import (
 )
 from headway.core.snapshot import Endpoint
 from headway.cost import UNKNOWN, ZERO, Cost, add, worst_source
+from headway.forks import free_in_children
 from headway.record.attempt import NOT_BILLED, AttemptRecord, price_attempt, usage_to_price
 from headway.task.ledger import Settlement
 
@@ -51,7 +52,7 @@ logger = logging.getLogger("headway")
 
 _NO_SPAN: AbstractContextManager[None] = nullcontext()
 _NOTHING = Settlement({}, 0, ZERO, 0, 0)
-_lock = threading.Lock()
+_lock = free_in_children(threading.Lock())
 """Held for a flag test or to add an attempt: shorter than a lock per call takes to make."""
 
 
