@@ -134,6 +134,14 @@ from headway.quirks import extract_usage, reply_facts, usage_from_body
             Usage(1, 1),
             id="cost-not-a-number",
         ),
+        *(
+            pytest.param(
+                {"usage": {"prompt_tokens": 1, "completion_tokens": 1, "cost": cost}},
+                Usage(1, 1),
+                id=f"cost-beyond-reason-{n}",
+            )
+            for n, cost in enumerate(["1e999999", "1e-999999", 1e12, "0." + "1" * 100_000, -1])
+        ),
     ],
 )
 def test_usage_of_a_reply(reply: dict[str, Any], usage: Usage | None) -> None:

@@ -327,7 +327,9 @@ class Slo(Block):
         description="Time to first token: a warm endpoint past it is left, and all "
         "that would miss it get fewer calls.",
     )
-    tpot_p99_ms: Millis | None = Field(default=None, description="Time per output token; as ttft_p99_ms.")
+    tpot_p99_ms: Millis | None = Field(
+        default=None, description="Time per output token; as ttft_p99_ms."
+    )
     total_p99_ms: Millis | None = Field(default=None, description="The whole call; as ttft_p99_ms.")
 
 

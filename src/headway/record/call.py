@@ -230,7 +230,8 @@ class CallRecord:
             self.task._ledger.start_attempt()
         price = record.endpoint.price
         if price is not None and price.per_gpu_hour is not None:
-            record.busy_s = self._books.busy(record.endpoint.id).start(event.at)
+            if record.result is None:  # else its end was told first, by another thread
+                record.busy_s = self._books.busy(record.endpoint.id).start(event.at)
         elif self.task is not None or self._watch is not None:
             self._books.pricer.warm(record.endpoint)
 
@@ -244,7 +245,7 @@ class CallRecord:
         if record.status is None:
             record.status = event.outcome.status
         price = record.endpoint.price
-        if price is not None and price.per_gpu_hour is not None:
+        if price is not None and price.per_gpu_hour is not None and record.started:
             record.busy_s = self._books.busy(record.endpoint.id).stop(event.at, record.busy_s)
         record.result = event.result
 
