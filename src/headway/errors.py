@@ -412,8 +412,8 @@ def no_api_error(
     error = openai.APIResponseValidationError(
         response=response,
         body=text,
-        message=f"Endpoint {endpoint!r} answered with a web page ({status}): {start!r}. Its base_url "
-        "leads to no API (is there a /v1 missing?), or something on the way there wants a login.",
+        message=f"Endpoint {endpoint!r} answered with a web page ({status}): {start!r}. Its "
+        "base_url leads to no API (is a /v1 missing?), or something on the way wants a login.",
     )
     error.add_note(note)
     return error
