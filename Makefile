@@ -100,6 +100,9 @@ simulate-litellm:    ## Our models of LiteLLM's strategies against the strategie
 	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'
 	LITELLM_LOCAL_MODEL_COST_MAP=True .venvs/peers/bin/python tests/lab/sim/check_litellm.py
 
+import-litellm: $(DEV) ## Import all examples of a checkout of LiteLLM's pages: LITELLM="DIR ..."
+	$(PY) -m tests.cli.litellm_examples $(LITELLM)
+
 schema: $(RUN)       ## Write docs/reference/policy.schema.json from the policy models
 	$(BIN)/headway policy schema > docs/reference/policy.schema.json
 

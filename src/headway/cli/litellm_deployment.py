@@ -4,52 +4,14 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from headway.cli.litellm_reading import ENVIRON, Reading
+from headway.cli.foreign import ENVIRON, Reading
+from headway.cli.providers import PROVIDERS
 from headway.credentials import ENV_PREFIX
 from headway.hosts import is_loopback, split_url
 from headway.policy.fields import JsonPath
 
-
-class _Provider(NamedTuple):
-    base_url: str | None
-    """None: the configuration has to say."""
-    key: str | None
-    suffix: str = ""
-    """What LiteLLM's api_base lacks of a base URL."""
-
-
-PROVIDERS: Final = {
-    "anthropic": _Provider("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
-    "azure": _Provider(None, "AZURE_API_KEY"),
-    "cerebras": _Provider("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
-    "custom_openai": _Provider(None, None),
-    "deepinfra": _Provider("https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY"),
-    "deepseek": _Provider("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
-    "fireworks_ai": _Provider("https://api.fireworks.ai/inference/v1", "FIREWORKS_AI_API_KEY"),
-    "gemini": _Provider(
-        "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY"
-    ),
-    "groq": _Provider("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
-    "hosted_vllm": _Provider(None, None),
-    "litellm_proxy": _Provider(None, "LITELLM_PROXY_API_KEY"),
-    "lm_studio": _Provider(None, None),
-    "mistral": _Provider("https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
-    "nvidia_nim": _Provider("https://integrate.api.nvidia.com/v1", "NVIDIA_NIM_API_KEY"),
-    "ollama": _Provider("http://localhost:11434", None, "/v1"),
-    "ollama_chat": _Provider("http://localhost:11434", None, "/v1"),
-    "openai": _Provider("https://api.openai.com/v1", "OPENAI_API_KEY"),
-    "openai_like": _Provider(None, None),
-    "openrouter": _Provider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-    "perplexity": _Provider("https://api.perplexity.ai", "PERPLEXITYAI_API_KEY"),
-    "sambanova": _Provider("https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY"),
-    "text-completion-openai": _Provider("https://api.openai.com/v1", "OPENAI_API_KEY"),
-    "together_ai": _Provider("https://api.together.xyz/v1", "TOGETHERAI_API_KEY"),
-    "xai": _Provider("https://api.x.ai/v1", "XAI_API_KEY"),
-    "xinference": _Provider(None, None),
-}
-"""Those that speak the OpenAI API, at their own address or at one that has to be given."""
 _GUESSED = (
     (re.compile(r"(gpt-|chatgpt-|o[1-9]|text-embedding-|dall-e|whisper|tts-|omni-)"), "openai"),
     (re.compile(r"claude-"), "anthropic"),
@@ -82,6 +44,9 @@ def deployment(reading: Reading, index: int, taken: set[str]) -> Deployment | No
     model = reading.take((*params, "model"), str)
     if not name or not model:
         reading.lost(path, "left out: it has no model_name, or no litellm_params.model")
+        return None
+    if (name, model) == ("*", "*"):
+        reading.lost(path, "left out: each call's model names its provider: list the models")
         return None
     provider, upstream = _provider(reading, params, model)
     if provider not in PROVIDERS:
@@ -195,8 +160,8 @@ def _first(
 ) -> float | None:
     """What is said first, if it can be said here; what can't be stays, and is reported."""
     for place in places:
-        found = reading.look((*place, name))
-        if isinstance(found, int | float) and not isinstance(found, bool) and found >= least:
+        found = reading.number((*place, name))
+        if found is not None and found >= least:
             return reading.take((*place, name), float)
     return None
 

@@ -14,7 +14,11 @@ from headway.cli.reading import add_json
 from headway.cli.screen import one_line, say_json
 
 if TYPE_CHECKING:
+    from headway.cli.foreign import Note
     from headway.cli.litellm_config import Imported
+
+ALIKE_MAX = 8
+"""Lines that say the same of places like each other; `--json` has all of them."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -62,10 +66,18 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _report(found: Imported, config: Path) -> None:
+    alike: dict[tuple[object, ...], list[Note]] = {}
     for note in found.notes:
-        how = "left out" if note.lost else "differs"
-        message = note.message.removeprefix("left out: ")
-        print(one_line(f"{config}: {note.place}: {how}: {message}"), file=sys.stderr)
+        place = tuple("*" if isinstance(part, int) else part for part in note.path)
+        alike.setdefault((place, note.message, note.lost), []).append(note)
+    for notes in alike.values():
+        how = "left out" if notes[0].lost else "differs"
+        message = notes[0].message.removeprefix("left out: ")
+        for note in notes[:ALIKE_MAX]:
+            print(one_line(f"{config}: {note.place}: {how}: {message}"), file=sys.stderr)
+        if len(notes) > ALIKE_MAX:
+            more = f"... and at {len(notes) - ALIKE_MAX} more places like it"
+            print(one_line(f"{config}: {notes[0].place} {more}: {how}"), file=sys.stderr)
     lost = sum(note.lost for note in found.notes)
     print(
         f"{config}: {found.deployments} deployments, of which "

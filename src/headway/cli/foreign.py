@@ -6,6 +6,7 @@ so a setting that nobody thought of can't be lost: it has to be taken to stay ou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -14,6 +15,8 @@ from headway.policy.parse import path_text
 
 ENVIRON = "os.environ/"
 T = TypeVar("T", str, int, float)
+_NUMBER = re.compile(r"[0-9]{1,15}(_[0-9]{3})*(\.[0-9]{1,15})?")
+EMPTY = "says nothing"
 
 
 class Note(NamedTuple):
@@ -55,12 +58,23 @@ class Reading:
     def take(self, path: JsonPath, kind: type[T]) -> T | None:
         """What is at a path, if it is of this kind; anything else stays, to be reported."""
         value = self.look(path)
-        if kind is float and isinstance(value, int):
-            value = float(value) if not isinstance(value, bool) else None
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        if kind is not str:
+            value = self.number(path)
+            if kind is int and isinstance(value, float) and value.is_integer():
+                value = int(value)
+            elif kind is float and isinstance(value, int):
+                value = float(value)
+        if not isinstance(value, kind):
             return None
         self._taken.add(path)
         return value
+
+    def number(self, path: JsonPath) -> int | float | None:
+        """The number at a path, without taking it; as text, too: LiteLLM's reader takes 20_000."""
+        value = self.look(path)
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            value = float(value) if "." in value else int(value)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def text(self, path: JsonPath) -> str | None:
         """Text, which may be the name of an environment variable to read it from."""
@@ -99,7 +113,11 @@ class Reading:
         """Everything to report, in document order; `reasons` by name of a key."""
         order = {path: i for i, path in enumerate(_paths((), self._tree))}
         for path in self._untaken((), self._tree):
-            known = [reasons[str(part)] for part in reversed(path) if part in reasons]
+            # A section's own reason, then that of the innermost name that has one.
+            known = [reasons[str(part)] for part in (*path[:1], *path[:0:-1]) if part in reasons]
+            if self.look(path) in (None, [], {}):
+                self.differs(path, EMPTY)
+                continue
             self._notes[path] = Note(path, known[0] if known else "has no counterpart", lost=True)
         return sorted(self._notes.values(), key=lambda note: order.get(note.path, 0))
 
@@ -107,10 +125,10 @@ class Reading:
         note = self._notes.get(path)
         if path in self._taken or (note is not None and note.lost):
             return
-        if isinstance(node, dict | list):
+        if isinstance(node, dict | list) and node:
             for key, below in _members(node):
                 yield from self._untaken((*path, key), below)
-        elif node is not None:
+        else:
             yield path
 
 
