@@ -91,6 +91,10 @@ mutation: $(DEV)     ## Mutation testing of the core
 simulate-report: $(RUN) ## Every scenario in simulation, five seeds, as a page (long: see ARGS)
 	$(BIN)/headway simulate $(or $(ARGS),all --verbose)
 
+simulate-engines: $(DEV) ## The engine model against the published figures of its calibration, row by row
+	$(PY) -m headway.lab.engine_table --write docs/reference/engines.md
+	$(PY) -m pytest -m "slow or not slow" tests/lab/test_engine_table.py $(ARGS)
+
 simulate-litellm:    ## Our models of LiteLLM's strategies against the strategies themselves
 	@test -x .venvs/peers/bin/python || bash scripts/make-venv .venvs/peers
 	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'
