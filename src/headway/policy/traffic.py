@@ -21,7 +21,7 @@ KINDS_MAX = 20_000
 """Kinds of traffic that are compared: the names of ten thousand routes, before and after."""
 SHARE_NOISE = 1e-9
 _UNSAID = frozenset({"headers", "params_set", "continuation.params"})
-"""Fields of endpoints and routes whose values may hold secrets: that they changed is said, not to what."""
+"""Fields whose values may hold secrets: that they changed is said, not to what."""
 _HANDLING = (
     *("selection", "affinity", "deadline", "retry", "hedge", "admission", "continuation"),
     *("coalesce", "cache", "mode", "expected_input_tokens", "expected_output_tokens"),

@@ -25,8 +25,8 @@ TOKENS_MAX = 1 << 40
 
 COST_MAX = 1_000_000
 COST_CHARS_MAX, COST_DECIMALS_MAX = 40, 30
-"""Costs (USD) beyond these are nonsense, too. Sums are exact: a digit in the millionth place would be
-carried along, and written out, wherever the sum goes."""
+"""Costs (USD) beyond these are nonsense, too. Sums are exact: a digit in the millionth place would
+be carried along, and written out, wherever the sum goes."""
 
 USAGE_CANDIDATES_MAX = 16
 """`"usage"` keys looked at from the end of a body before it is parsed whole."""
