@@ -32,6 +32,7 @@ from headway.policy.sources import (
     source_for,
 )
 from headway.policy.store_source import StoreSource
+from headway.router import Router
 from tests.policy.samples import document, encoded
 from tests.policy.servers import PolicyServer, policy_server
 
@@ -430,4 +431,4 @@ def test_a_file_that_is_not_there_is_named_with_where_it_was_looked_for(
 
 def test_a_fault_of_a_document_in_code_says_that_it_is_the_one_in_code() -> None:
     with pytest.raises(ValidationError, match=r"\[the policy given in code\]$"):
-        Policy.load({"schema_version": "1.0"})
+        Router({"schema_version": "2.0"})
