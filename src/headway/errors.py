@@ -26,7 +26,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import openai
 
@@ -280,6 +280,9 @@ class StreamTimedOut(StreamInterrupted, DeadlineExceeded):
 # --------------------------------------------------------------------------- policy documents
 
 
+_IN_CODE: Final = "the policy given in code"
+
+
 class PolicyError(HeadwayError):
     """A policy document can't be used.
 
@@ -303,7 +306,7 @@ class PolicyError(HeadwayError):
         if expected is not None:
             text += f" (expected {expected})"
         if source is not None:
-            text += f" [{source}]"
+            text += f" [{_IN_CODE if source == 'static' else source}]"
         super().__init__(text)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -400,6 +403,21 @@ def upstream_error(
     else:
         error = openai.APIConnectionError(message=f"Connection error. {told}", request=request)
     error.__cause__ = exc
+    error.add_note(note)
+    return error
+
+
+def no_api_error(
+    response: httpx2.Response, text: str, note: str, *, endpoint: str
+) -> openai.APIResponseValidationError:
+    """A web page came with a 200: what a client that validates strictly says to it."""
+    status, start = response.status_code, " ".join(text[:200].split())
+    error = openai.APIResponseValidationError(
+        response=response,
+        body=text,
+        message=f"Endpoint {endpoint!r} answered with a web page ({status}): {start!r}. Its "
+        "base_url leads to no API (is a /v1 missing?), or something on the way wants a login.",
+    )
     error.add_note(note)
     return error
 
