@@ -42,7 +42,7 @@ ACTIONS: Final = {
         "headway.cli.policy_verify", "who signed it? 1 if too few", "cryptography", "signing"
     ),
     "publish": _Action("headway.cli.policy_publish", "put it where clients fetch it"),
-    "init": _Action("headway.cli.policy_init", "a first policy, from the environment's keys"),
+    "init": _Action("headway.cli.policy_init", "a first policy, from a client or the environment"),
     "import": _Action("headway.cli.policy_import", "somebody else's configuration as a policy"),
     "schema": _Action("headway.cli.policy_schema", "print the JSON Schema of documents"),
 }
