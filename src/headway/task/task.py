@@ -102,7 +102,12 @@ class Task(Figures):
         self._closing = False
 
     def __repr__(self) -> str:
-        return f"<Task {self.name!r} {self.phase.value} {self.outcome}>"
+        cost = "cost unknown" if self.cost is None else f"{self.cost:f} USD"
+        return (
+            f"<Task {self.name!r} {self.phase.value} {self.outcome}: "
+            f"{self.calls} call{'s' * (self.calls != 1)}, "
+            f"{self.attempts} attempt{'s' * (self.attempts != 1)}, {cost}>"
+        )
 
     @staticmethod
     def current() -> Task | None:
