@@ -248,11 +248,10 @@ def lines(virtual: Sequence[Seen], real: Seen) -> list[Line]:
 
 def as_table(virtual: Sequence[Seen], real: Seen) -> str:
     """The comparison, in Markdown."""
-    began = f"{real.calls} calls, {real.failed} failed, begun {1e3 * real.late_s:.0f} ms late on average"
-    head = f"{began}\n\n"
-    head += (
-        "| | virtual time (lowest to highest of the seeds) | real | error |\n|---|---|---|---|\n"
-    )
+    late_ms = 1e3 * real.late_s
+    head = f"{real.calls} calls, {real.failed} failed, begun {late_ms:.0f} ms late on average\n\n"
+    head += "| | virtual time (lowest to highest of the seeds) | real | error |\n"
+    head += "|---|---|---|---|\n"
     return head + "\n".join(map(str, lines(virtual, real))) + "\n"
 
 
