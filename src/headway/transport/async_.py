@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
+from headway import collecting
+from headway.collecting import is_collecting, outside
 from headway.core.model import Send, Wait
 from headway.credentials import CredentialUnavailable
 from headway.transport.desk import Desk, Detour
@@ -47,6 +49,7 @@ class AsyncTransport:
         self._http = http
         self._desk = Desk(host, home)
         self._pools = Pools(http)
+        collecting.watch()
         self._stream_class = byte_stream_class(AsyncWatchedStream, home.family.AsyncByteStream)
         self._sharing = Sharing(
             "async", byte_stream_class(AsyncSharedStream, home.family.AsyncByteStream)
@@ -357,6 +360,9 @@ class AsyncTransport:
         """The caller gave up."""
         if light.call.attempt.ended:
             return
+        if is_collecting():  # of a loop that has ended: nothing can be awaited
+            outside(_give_up, light)
+            return
         flight = light.grown()
         try:
             if response is not None:
@@ -390,6 +396,10 @@ class AsyncTransport:
         traceback: TracebackType | None = None,
     ) -> None:
         await self.aclose()
+
+
+def _give_up(light: Light) -> None:
+    light.grown().abandon()
 
 
 def _within(seconds: float | None) -> AbstractContextManager[object]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway import quirks
+from headway.collecting import outside
 from headway.core.model import INFINITY, Attempt, CallFacts, Finish, Outcome, Send
 from headway.core.snapshot import Endpoint
 from headway.credentials import CredentialUnavailable
@@ -405,6 +406,9 @@ class Flight:
 
     def abandon(self) -> None:
         """The caller gave up, or something that is not ours to judge came up."""
+        outside(self._abandon)
+
+    def _abandon(self) -> None:
         self.watcher.cancel(self.clock())
         if not self._is_left:
             self.record.release()
