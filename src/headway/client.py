@@ -91,7 +91,7 @@ def wrap(  # long: the checks of one public call
     `openai[aiohttp]`, and a client whose http client is the SDK's own default.
 
     Raises `WrapError` (a `TypeError`) for what can't be wrapped, is wrapped already or is closed;
-    `PolicyError` for a policy that can't be used.
+    `PolicyError` for a policy that can't be used; `TypeError` for an unknown keyword argument.
     """
     if client is openai:
         module: Any = openai
@@ -104,6 +104,7 @@ def wrap(  # long: the checks of one public call
             f"headway.wrap() takes an OpenAI or AsyncOpenAI client, not {type(client).__name__}. "
             "Clients of other SDKs that speak the OpenAI API can be replaced by one with base_url=."
         )
+    _check_names(router_options)
     if router is not None and (policy is not None or router_options):
         given = ", ".join((["policy"] if policy is not None else []) + list(router_options))
         raise WrapError(f"the router is given: {given} can only be set where it is made.")
@@ -137,6 +138,20 @@ def wrap(  # long: the checks of one public call
         else AsyncTransport(chosen, cast("httpx2.AsyncClient", http), home)
     )
     return cast("ClientT", _copy_of(base, _clone(http, seam)))
+
+
+_KEYWORDS = ("policy", "router", "transport", *RouterOptions.__annotations__)
+
+
+def _check_names(options: Mapping[str, object]) -> None:
+    """Raise `TypeError` for a name that `wrap` doesn't have, with the one that was meant."""
+    for name in options:
+        if name not in _KEYWORDS:
+            from difflib import get_close_matches
+
+            meant = get_close_matches(name, _KEYWORDS, n=1)
+            hint = f"did you mean {meant[0]!r}?" if meant else f"it takes {', '.join(_KEYWORDS)}."
+            raise TypeError(f"headway.wrap() got an unexpected keyword argument {name!r}: {hint}")
 
 
 def _signs(client: openai.OpenAI | openai.AsyncOpenAI) -> bool:

@@ -380,6 +380,9 @@ class Router:
         self.engine.after_fork(threading.Lock(), self.rng)
         if self._keeper is not None:
             self._keeper.after_fork()
+        self._supply.after_fork()
+        self._books.after_fork()
+        self.pins.after_fork()
         self.board = Board()  # the parent's requests are answered there
         self.shelf.after_fork()
 

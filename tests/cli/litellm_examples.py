@@ -20,7 +20,8 @@ from typing import Any
 
 import yaml
 
-from headway.cli.litellm_config import Imported, from_litellm
+from headway.cli.foreign import Imported
+from headway.cli.litellm_config import from_litellm
 from headway.errors import PolicyError
 from headway.hosts import split_url
 from headway.policy.models import Policy

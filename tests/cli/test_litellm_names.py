@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headway.cli.litellm_config import Imported, from_litellm
+from headway.cli.foreign import Imported
+from headway.cli.litellm_config import from_litellm
 from headway.policy.models import Policy
 from tests.cli import litellm_names as names
 from tests.cli.accounting import account, at, is_reported

@@ -125,6 +125,7 @@ def test_a_missing_extra_is_named(monkeypatch, capsys) -> None:
         raise ModuleNotFoundError("No module named 'rich'", name="rich")
 
     monkeypatch.setattr("headway.cli.import_module", missing)
+    monkeypatch.setitem(COMMANDS, "demo", COMMANDS["demo"]._replace(extra="lab"))
 
     assert main(["demo"]) == MISSING_EXTRA
     assert "pip install 'headway[lab]'" in capsys.readouterr().err

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from headway.cli import MISSING_EXTRA, NO, OK, main
-from headway.cli.litellm_config import Imported, from_litellm
+from headway.cli.foreign import Imported
+from headway.cli.litellm_config import from_litellm
 from headway.policy.models import Policy
 from headway.policy.parse import parse
 from tests.cli.accounting import account, at, is_reported, objects
@@ -164,7 +165,7 @@ def test_the_policy_is_written_and_the_report_names_places_and_no_values(
     said = capsys.readouterr()
     assert said.out == ""
     assert f"{config}: general_settings.master_key: left out: " in said.err
-    assert "4 deployments, of which 4 became endpoints" in said.err
+    assert "4 deployments, 4 endpoints made of them" in said.err
     assert "sk-1234" not in said.err
     assert "password@" not in said.err
     allow = ["--allow-host", "http://10.0.0.0/8"]
@@ -189,6 +190,6 @@ def test_what_is_no_configuration_is_one_line(text: str, config, capsys) -> None
 
 
 def test_without_pyyaml_the_extra_is_named(config, capsys, monkeypatch) -> None:
-    monkeypatch.setattr("headway.cli.policy.find_spec", lambda name: None)
+    monkeypatch.setattr("headway.cli.policy_import.find_spec", lambda name: None)
     assert main(["policy", "import", "litellm", str(config)]) == MISSING_EXTRA
     assert "headway[yaml]" in capsys.readouterr().err

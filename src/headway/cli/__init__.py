@@ -34,7 +34,7 @@ class _Row(NamedTuple):
 
 
 COMMANDS: Final = {
-    "demo": _Row("headway.cli.demo", "a fleet under failure: plain client against wrapped", "lab"),
+    "demo": _Row("headway.cli.demo", "a fleet under failure: plain client against wrapped"),
     "doctor": _Row("headway.cli.doctor", "what this environment would do, and what is in its way"),
     "policy": _Row("headway.cli.policy", "make, check, understand, sign and publish policies"),
     "report": _Row("headway.cli.report", "what the tasks of a task log did and cost"),

@@ -176,7 +176,7 @@ def _asked(endpoint: Endpoint) -> Iterator[Finding]:
         with httpx2.Client(timeout=ASK_S) as client:
             reply = client.get(f"{endpoint.base_url.rstrip('/')}/models")
     except httpx2.HTTPError as error:
-        yield Finding(what, WRONG, f"no answer: {type(error).__name__}")
+        yield Finding(what, WRONG, f"no answer: {type(error).__name__}: {error}")
         return
     took = time.time() - sent
     yield Finding(what, OK_, f"answers ({reply.status_code}) after {took * 1000:.0f} ms")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any, NamedTuple, TypeVar, cast
 
 from headway.policy.fields import JsonPath
@@ -15,6 +16,7 @@ from headway.policy.parse import path_text
 
 ENVIRON = "os.environ/"
 T = TypeVar("T", str, int, float)
+_UNFIT = re.compile(r"[^A-Za-z0-9._:/@+-]+")
 _NUMBER = re.compile(r"[0-9]{1,15}(_[0-9]{3})*(\.[0-9]{1,15})?")
 EMPTY = "says nothing"
 
@@ -33,10 +35,19 @@ class Note(NamedTuple):
         return path_text(self.path)
 
 
+class Imported(NamedTuple):
+    """What came of a configuration."""
+
+    policy: dict[str, Any]
+    """As a document's tree; without endpoints where nothing could be imported."""
+    deployments: int
+    notes: tuple[Note, ...]
+
+
 class Reading:
     """A configuration, and what has been made of it so far."""
 
-    def __init__(self, tree: Mapping[str, object], environ: Mapping[str, str]) -> None:
+    def __init__(self, tree: object, environ: Mapping[str, str]) -> None:
         self._tree = tree
         self._environ = environ
         self._taken: set[JsonPath] = set()
@@ -75,6 +86,11 @@ class Reading:
         if isinstance(value, str) and _NUMBER.fullmatch(value):
             value = float(value) if "." in value else int(value)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def whole(self, path: JsonPath) -> object:
+        """What is at a path with everything below it, taken as it is."""
+        self._taken.add(path)
+        return self.look(path)
 
     def text(self, path: JsonPath) -> str | None:
         """Text, which may be the name of an environment variable to read it from."""
@@ -144,3 +160,22 @@ def _paths(path: JsonPath, node: object) -> Iterator[JsonPath]:
     if isinstance(node, dict | list):
         for key, below in _members(node):
             yield from _paths((*path, key), below)
+
+
+def slug(text: str) -> str:
+    """Text as an id of an endpoint may be written."""
+    return _UNFIT.sub("-", text).strip("-./:@+_")[:100] or "any"
+
+
+def free(wanted: str, taken: set[str]) -> str:
+    """The id, or one like it that nobody has; it is taken now."""
+    made, n = wanted, 2
+    while made in taken:
+        made, n = f"{wanted}.{n}", n + 1
+    taken.add(made)
+    return made
+
+
+def per_mtok(cost: str | float) -> str:
+    """A price per token as one per million tokens, exactly."""
+    return f"{Decimal(cost if isinstance(cost, str) else repr(cost)) * 10**6:f}"

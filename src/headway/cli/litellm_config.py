@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from headway.cli.foreign import Note, Reading
+from headway.cli.foreign import Imported, Reading
 from headway.cli.litellm_deployment import Deployment, deployment
 from headway.policy.fields import DAY_MS, JsonPath
 
@@ -71,15 +71,6 @@ REASONS: Final = {
     "model_info": "only describes the model",
     "litellm_params": "what calls say goes: params.set of an endpoint would overwrite it",
 }
-
-
-class Imported(NamedTuple):
-    """What came of a configuration."""
-
-    policy: dict[str, Any]
-    """As a document's tree; without endpoints where nothing could be imported."""
-    deployments: int
-    notes: tuple[Note, ...]
 
 
 def from_litellm(

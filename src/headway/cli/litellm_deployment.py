@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 from typing import Any, NamedTuple
 
-from headway.cli.foreign import ENVIRON, Reading
+from headway.cli.foreign import ENVIRON, Reading, free, per_mtok, slug
 from headway.cli.providers import PROVIDERS
 from headway.credentials import ENV_PREFIX
 from headway.hosts import is_loopback, split_url
@@ -22,7 +21,6 @@ _PRICES = {
     "cache_read_input_token_cost": "cached_input_per_mtok",
     "cache_creation_input_token_cost": "cache_write_per_mtok",
 }
-_UNFIT = re.compile(r"[^A-Za-z0-9._:/@+-]+")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 
 
@@ -148,7 +146,7 @@ def _figures(reading: Reading, path: JsonPath, made: dict[str, Any]) -> None:
         if (figure := _first(reading, places, theirs, least=1))
     }
     price = {
-        ours: f"{Decimal(repr(cost)) * 10**6:f}"
+        ours: per_mtok(cost)
         for theirs, ours in _PRICES.items()
         if (cost := _first(reading, places, theirs, least=0)) is not None
     }
@@ -169,10 +167,6 @@ def _first(
 def _id(reading: Reading, path: JsonPath, name: str, taken: set[str]) -> str:
     wanted = reading.take((*path, "model_info", "id"), str)
     if wanted is None or not _ID.fullmatch(wanted):
-        slug = _UNFIT.sub("-", name).strip("-./:@+_") or "any"
-        wanted = f"{slug[:100]}-{1 + sum(t.rpartition('-')[0] == slug[:100] for t in taken)}"
-    made, n = wanted, 2
-    while made in taken:
-        made, n = f"{wanted}.{n}", n + 1
-    taken.add(made)
-    return made
+        stem = slug(name)
+        wanted = f"{stem}-{1 + sum(t.rpartition('-')[0] == stem for t in taken)}"
+    return free(wanted, taken)

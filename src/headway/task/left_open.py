@@ -15,6 +15,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from headway import collecting
+from headway.forks import renew
 
 if TYPE_CHECKING:
     from headway.task.task import Task
@@ -66,6 +67,15 @@ def settle_open_tasks() -> None:
     for task in list(_open):
         if task._pid == os.getpid():  # a forked child leaves its parent's tasks alone
             _settle(task, "was still open when the process ended")
+
+
+def _after_fork_in_child() -> None:
+    for task in list(_open):  # the child may go on in the task that it was forked in
+        renew(task._ledger.lock)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def _settle(task: Task, why: str) -> None:

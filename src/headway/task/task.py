@@ -103,7 +103,11 @@ class Task(Figures):
         self._closing = False
 
     def __repr__(self) -> str:
-        return f"<Task {self.name!r} {self.phase.value} {self.outcome}>"
+        cost = "cost unknown" if self.cost is None else f"{self.cost:f} USD"
+        return (
+            f"<Task {self.name!r} {self.phase.value} {self.outcome}: "
+            f"{self.calls} calls, {self.attempts} attempts, {cost}>"
+        )
 
     @staticmethod
     def current() -> Task | None:

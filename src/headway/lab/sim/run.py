@@ -21,6 +21,7 @@ from headway.core.snapshot import (
     Snapshot,
     WeightTable,
 )
+from headway.lab.sim.bound import BOUND, unloaded
 from headway.lab.sim.endpoints import OneWay, SimEngine, as_models, make_endpoints
 from headway.lab.sim.figures import BINS, Booking, Figures
 from headway.lab.sim.plain import PlainClient, Rules
@@ -42,7 +43,7 @@ FRESH_S = 2.0
 
 def contenders() -> tuple[str, ...]:
     """Every name that `simulate` knows."""
-    return ("headway", "core:min_cost", *RULES, *SEEING)
+    return ("headway", "core:min_cost", *RULES, *SEEING, BOUND)
 
 
 def workload_of(scenario: Scenario) -> Workload:
@@ -155,7 +156,10 @@ class Run:
     def __init__(self, scenario: Scenario, contender: str, seed: int) -> None:
         self.scenario, self.contender, self.seed = scenario, contender, seed
         self.workload = workload_of(scenario)
-        self.endpoints = make_endpoints(scenario.fleet, scenario.faults, self._one_way)
+        if contender == BOUND:
+            self.endpoints = unloaded(scenario.fleet, self._one_way)
+        else:
+            self.endpoints = make_endpoints(scenario.fleet, scenario.faults, self._one_way)
         algorithm = contender.removeprefix("core:") if contender.startswith("core:") else ""
         self.publisher = Publisher(scenario, self.workload, algorithm)
         ids = [s.id for s in scenario.fleet]
@@ -207,7 +211,7 @@ class Run:
         seeing = SEEING.get(self.contender)
         if seeing is not None:
             return self._plain(seeing(ids, weights, rng, process, self.endpoints), rng)
-        kind = RULES[self.contender]
+        kind = RULES["random" if self.contender == BOUND else self.contender]
         if self.contender == "litellm_cost":
             prices = self.publisher.prices
             kind = with_prices({e: float(p.output_per_mtok or 0) for e, p in prices.items()})
