@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio
 
 from headway import collecting
-from headway.collecting import is_collecting, outside
 from headway.core.model import Send, Wait
 from headway.credentials import CredentialUnavailable
 from headway.transport.desk import Desk, Detour
@@ -359,10 +358,9 @@ class AsyncTransport:
     async def _drop(self, light: Light, response: httpx2.Response | None, chunks: Any) -> None:
         """The caller gave up."""
         if light.call.attempt.ended:
-            return
-        if is_collecting():  # of a loop that has ended: nothing can be awaited
-            outside(_give_up, light)
-            return
+            return None
+        if collecting.is_collecting():  # of a loop that has ended: nothing can be awaited
+            return collecting.outside(light.drop)
         flight = light.grown()
         try:
             if response is not None:
@@ -396,10 +394,6 @@ class AsyncTransport:
         traceback: TracebackType | None = None,
     ) -> None:
         await self.aclose()
-
-
-def _give_up(light: Light) -> None:
-    light.grown().abandon()
 
 
 def _within(seconds: float | None) -> AbstractContextManager[object]:

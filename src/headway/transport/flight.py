@@ -376,6 +376,8 @@ class Flight:
 
     def _no_api(self, trial: Trial) -> BaseException:
         reply = page(trial)
+        if not self.is_delegated:
+            self._stamp(reply, trial)
         return no_api_error(reply, reply.text, self.note(), endpoint=trial.endpoint.id)
 
     def note(self) -> str:

@@ -1,4 +1,4 @@
-"""Forks and collections come at any point of any thread, whatever lock is held there."""
+"""The collector comes at any allocation of any thread, whatever lock is held there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 import headway
 from headway.core.model import AttemptEnded, FailureClass
-from tests.servers import OK, ROLE, SSE, chunk
+from tests.servers import ROLE, SSE, chunk
 from tests.transport.callers import MESSAGES, Caller
 from tests.transport.hosts import Host, policy
 
@@ -51,59 +51,6 @@ def all_held(*packages: str) -> Iterator[None]:
         for lock in locks_of(*packages):
             held.enter_context(lock)
         yield
-
-
-def in_a_child(work: Callable[[], object]) -> int:
-    """Do something in a fork, while a thread holds all our locks; its exit code."""
-    ready, done = threading.Event(), threading.Event()
-
-    held: list[Any] = []
-
-    def hold() -> None:  # no `with` here: in the child this frame is taken down, and lets go
-        for lock in locks_of("headway"):
-            lock.acquire()
-            held.append(lock)
-        ready.set()
-        done.wait()
-        for lock in held:
-            lock.release()
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    ready.wait()
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            signal.alarm(int(SLOW_S))  # a child that hangs ends by the signal
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    done.set()
-    holder.join()
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("is_priced", [False, True])
-def test_a_child_calls_whatever_its_parent_held(
-    is_priced: bool, serve: Callable[..., Any], caller: Callable[..., Any]
-) -> None:
-    a = serve(OK)
-    host = Host(policy({"a": a.url}, coalesce=True))
-    client: Caller = caller(a.url, host)
-    with headway.task("parent", max_cost="1.00" if is_priced else None) as task:
-        client.chat()
-
-        def work() -> None:
-            client.chat()
-            with headway.task("child"):
-                client.chat()
-
-        assert in_a_child(work) == 0
-        client.chat()
-    assert task.calls == 2
 
 
 def collected_under_locks(make: Callable[[], object]) -> None:
