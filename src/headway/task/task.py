@@ -106,7 +106,8 @@ class Task(Figures):
         cost = "cost unknown" if self.cost is None else f"{self.cost:f} USD"
         return (
             f"<Task {self.name!r} {self.phase.value} {self.outcome}: "
-            f"{self.calls} calls, {self.attempts} attempts, {cost}>"
+            f"{self.calls} call{'s' * (self.calls != 1)}, "
+            f"{self.attempts} attempt{'s' * (self.attempts != 1)}, {cost}>"
         )
 
     @staticmethod
