@@ -224,6 +224,10 @@ class PolicySupply:
         """Seconds until the source is looked at next."""
         return self._pace.due - self._clock()
 
+    def may_hang(self) -> bool:
+        """Whether looking at the source goes over a network."""
+        return self._source is not None and self._source.fetched
+
     def step(self) -> None:
         """Look at the source."""
         self.refresh_once()
