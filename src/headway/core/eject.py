@@ -48,11 +48,13 @@ class _Peer:
 class PeerEjector:
     """Ejection state of one pool's endpoints."""
 
-    __slots__ = ("_peers", "_swept_at")
+    __slots__ = ("_peers", "_swept_at", "ejects_until")
 
     def __init__(self, now: float) -> None:
         self._peers: dict[str, _Peer] = {}
         self._swept_at = now
+        self.ejects_until = float("-inf")
+        """From then on none is out, until one is ejected again."""
 
     def record(self, endpoint_id: str, *, ok: bool) -> None:
         """Count one result that says something about the endpoint."""
@@ -105,4 +107,5 @@ class PeerEjector:
                 peer.times += 1
                 peer.until = now + min(MAX_S, BASE_S * peer.times)
                 ejected.append((endpoint_id, peer.until))
+                self.ejects_until = max(self.ejects_until, peer.until)
         return ejected

@@ -44,20 +44,19 @@ def excess(
     it states one. 0 without a profile: nothing is known, and nothing is held against it.
     """
     endpoint = candidate.endpoint
-    profile = endpoint.profile
-    if profile is None:
+    plan = endpoint.plan
+    if plan is None:
         return 0.0
     ttft_slo_s, tpot_slo_s, total_slo_s = promised
-    load = endpoint.planned_load
     factor = candidate.state.residual(now) or 1.0
     known = warm.tokens if warm is not None and warm.endpoint_id == endpoint.id else 0
-    ttft = profile.predict_ttft_s(load, max(0, facts.prompt_tokens - known))
-    tpot = profile.predict_tpot_s(load)
+    ttft = plan.ttft_of(max(0, facts.prompt_tokens - known))
+    tpot = plan.tpot_s
     total = factor * (ttft + expected_output(facts, route) * tpot) + endpoint.rtt_s
-    if profile.ttft_p99_s is not None:
-        ttft = max(ttft, profile.ttft_p99_s.at(load))
-    if profile.tpot_p99_s is not None:
-        tpot = max(tpot, profile.tpot_p99_s.at(load))
+    if plan.ttft_p99_s is not None:
+        ttft = max(ttft, plan.ttft_p99_s)
+    if plan.tpot_p99_s is not None:
+        tpot = max(tpot, plan.tpot_p99_s)
     first = factor * ttft + endpoint.rtt_s
     return max(first / ttft_slo_s, factor * tpot / tpot_slo_s, total / total_slo_s)
 
@@ -76,9 +75,8 @@ def expected_output(facts: CallFacts, route: Route) -> int:
     """Output tokens a call is planned with."""
     if facts.surface in ("embeddings", "moderations"):
         return 0
-    return min(
-        facts.max_output_tokens or route.expected_output_tokens, route.expected_output_tokens
-    )
+    usual, most = route.expected_output_tokens, facts.max_output_tokens
+    return most if most and most < usual else usual
 
 
 def planned_latency_s(
@@ -88,12 +86,7 @@ def planned_latency_s(
 
     Without a profile: the pool's own mean for a call of that size; None before the first one.
     """
-    profile = endpoint.profile
-    if profile is None:
+    plan = endpoint.plan
+    if plan is None:
         return pool.planned_s(output_tokens)
-    load = endpoint.planned_load
-    return (
-        endpoint.rtt_s
-        + profile.predict_ttft_s(load, uncached_tokens)
-        + output_tokens * profile.predict_tpot_s(load)
-    )
+    return plan.latency_of(uncached_tokens, output_tokens)

@@ -10,6 +10,7 @@ the last event, so a thousand cancelled calls leave it bit-identical.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 
 from headway.core.admission import ConcurrencyLimit, RateGate, WaitQueue
@@ -56,12 +57,15 @@ elsewhere; where there is nowhere else, a wait that may be for nothing is worse 
 
 
 class Tally:
-    """Calls that a process has seen answered, whichever endpoint did."""
+    """What is counted over all the endpoints of a process."""
 
-    __slots__ = ("answered",)
+    __slots__ = ("answered", "dropped")
 
     def __init__(self) -> None:
         self.answered = 0
+        """Calls seen answered, whichever endpoint did."""
+        self.dropped = 0
+        """Breakers that were forgotten for want of room: a `Row` may still hold one."""
 
 
 def on_surface(model: str, surface: str) -> str:
@@ -83,6 +87,7 @@ class EndpointState:
         "breakers",
         "call_time_s",
         "endpoint",
+        "has_failed",
         "inflight",
         "is_paced",
         "last_success_at",
@@ -125,13 +130,17 @@ class EndpointState:
         self._tally = tally if tally is not None else Tally()
         self._residual_tally = 0
         self._samples = 0.0
+        self.has_failed = False
+        """Whether there was ever something to blame it for: saves asking for `badness`."""
         self._badness = 0.0
         self._badness_at = -INFINITY
 
     def reconfigure(self, endpoint: Endpoint, ceiling: int | None) -> None:
         """Adopt a new document's entry for the same id; everything learned is kept."""
-        self.endpoint = endpoint
+        known, self.endpoint = self.endpoint.capacity, endpoint
         self.limit.reconfigure(_tighter(endpoint.capacity.concurrency, ceiling))
+        if known is endpoint.capacity or known == endpoint.capacity:
+            return
         for gate, own, whole in (
             (self.rpm, endpoint.capacity.rpm, endpoint.capacity.fleet_rpm),
             (self.tpm, endpoint.capacity.tpm, endpoint.capacity.fleet_tpm),
@@ -148,6 +157,7 @@ class EndpointState:
         if breaker is None:
             if len(self.breakers) >= BREAKERS_MAX:
                 del self.breakers[next(iter(self.breakers))]
+                self._tally.dropped += 1
             breaker = self.breakers[model] = Breaker(rng)
         return breaker
 
@@ -192,6 +202,7 @@ class EndpointState:
     def blame(self, amount: float, now: float) -> None:
         """Add to the badness: 1 for a hard failure, less for a soft one."""
         self._badness = min(BADNESS_MAX, self.badness(now) + amount)
+        self.has_failed = True
         self._badness_at = now
 
     def out_until(self, model: str) -> tuple[float, str]:
@@ -308,7 +319,7 @@ class Pool:
 
 def size_bucket(prompt_tokens: int) -> int:
     """Index of the prompt-size bucket."""
-    return sum(prompt_tokens > bound for bound in SIZE_BUCKETS)
+    return bisect_left(SIZE_BUCKETS, prompt_tokens)
 
 
 def slow_start(breaker: Breaker, now: float) -> float:
@@ -323,5 +334,8 @@ def _has_rate(endpoint: Endpoint) -> bool:
 
 
 def _tighter(a: int | None, b: int | None) -> float | None:
-    bounds = [x for x in (a, b) if x is not None]
-    return float(min(bounds)) if bounds else None
+    if a is None or b is None:
+        bound = b if a is None else a
+    else:
+        bound = min(a, b)
+    return None if bound is None else float(bound)

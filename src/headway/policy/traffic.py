@@ -222,7 +222,7 @@ def _fallback(
 
 
 def _endpoint_settings(old: Endpoint, new: Endpoint) -> Iterator[Setting]:
-    names = [field.name for field in dataclasses.fields(Endpoint)]
+    names = [field.name for field in dataclasses.fields(Endpoint) if field.init]
     for setting in _settings(old, new, names):
         if setting.where.partition(".")[0] in _UNSAID:
             yield Setting(setting.where, "not shown", "not shown either")
