@@ -17,17 +17,34 @@ def expect(
     candidate: Candidate, facts: CallFacts, route: Route, pool: Pool, warm: Warm | None, now: float
 ) -> None:
     """Fill in the expected end-to-end latency (s) and price (USD) of a call at the candidate."""
-    endpoint = candidate.endpoint
-    known = 0
-    if warm is not None and warm.endpoint_id == endpoint.id:
-        known = min(warm.tokens, facts.prompt_tokens)  # a session's last prompt may be longer
-    uncached = facts.prompt_tokens - known
+    expect_latency(candidate, facts, route, pool, warm, now)
+    candidate.usd, price = None, candidate.endpoint.price
+    if price is not None:
+        known = _known(candidate, facts, warm)
+        uncached = facts.prompt_tokens - known
+        candidate.usd = _usd(price, uncached, known, expected_output(facts, route))
+
+
+def expect_latency(
+    candidate: Candidate, facts: CallFacts, route: Route, pool: Pool, warm: Warm | None, now: float
+) -> None:
+    """Fill in the expected end-to-end latency alone: money is counted in decimals, and takes as
+    long as everything else here."""
+    uncached = facts.prompt_tokens
+    if warm is not None:
+        uncached -= _known(candidate, facts, warm)
     output = expected_output(facts, route)
-    planned = planned_latency_s(endpoint, pool, uncached, output)
+    planned = planned_latency_s(candidate.endpoint, pool, uncached, output)
     if planned is not None:
-        candidate.expected_s = planned * (candidate.state.residual(now) or 1.0)
-    if endpoint.price is not None:
-        candidate.usd = _usd(endpoint.price, uncached, known, output)
+        planned *= candidate.state.residual(now) or 1.0
+    candidate.expected_s = planned
+
+
+def _known(candidate: Candidate, facts: CallFacts, warm: Warm | None) -> int:
+    """Prompt tokens that the candidate probably holds."""
+    if warm is None or warm.endpoint_id != candidate.endpoint.id:
+        return 0
+    return min(warm.tokens, facts.prompt_tokens)  # a session's last prompt may be longer
 
 
 def excess(

@@ -275,7 +275,7 @@ class CallMachine:
         pool, size = self._pool, len(self.route.endpoint_ids)
         pool.inflight += 1
         pool.budget.note_inflight(pool.inflight, now)
-        if size > 1:
+        if size > 1 and pool.ejector.is_due(now):
             self._host.sweep(pool, size, now)
 
     def _launch_usual(self, now: float) -> Send | Finish | None:

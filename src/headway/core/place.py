@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from headway.core.affinity import Warm
 from headway.core.breaker import Breaker, State
-from headway.core.expect import excess, expect
+from headway.core.expect import excess, expect, expect_latency
 from headway.core.model import INFINITY, CallFacts
 from headway.core.select import (
     NEEDS_EXPECTATION,
@@ -210,13 +210,12 @@ def place_usual(
         state, breaker = c.state, c.breaker
         if (
             breaker.state is not State.CLOSED
-            or state.outs
             or not (breaker.proven or state.inflight + breaker.failures_in_row < cold_max)
+            or state.outs
             or (state.limit.limit is not None and not state.limit.has_room(state.inflight))
             or (state.is_paced and _pace_s(state, facts, route, now) > 0)
         ):
             return None
-        c.excess, c.expected_s, c.usd = 0.0, None, None
     choice = Choice(
         route, pool, facts, traffic.usd_per_second, world.rng, traffic.promised is not None
     )
@@ -431,12 +430,17 @@ def _foresee(
 ) -> None:
     """Fill in what the candidates are expected to take and cost, as far as it counts."""
     route, facts = choice.route, choice.facts
-    if choice.usd_per_second > 0 or route.selection.algorithm in NEEDS_EXPECTATION:
+    if _compares(choice):
         for c in candidates:
             expect(c, facts, route, choice.pool, warm, now)
     if promised is not None:
         for c in candidates:
             c.excess = excess(c, facts, route, warm, promised, now)
+
+
+def _compares(choice: Choice) -> bool:
+    """Whether it counts what the call is expected to take and cost at each candidate."""
+    return choice.usd_per_second > 0 or choice.route.selection.algorithm in NEEDS_EXPECTATION
 
 
 def _among(
@@ -454,12 +458,16 @@ def _among(
         kept = next((c for c in candidates if c.endpoint.id == warm.endpoint_id), None)
         if kept is not None:
             weigh(candidates, choice, now)
-            expect(kept, facts, route, pool, warm, now)
-            if may_stay_warm(kept, candidates, choice) and kept.excess <= 1.0:
+            expect_latency(kept, facts, route, pool, warm, now)
+            is_kept = kept.excess <= 1.0 or not choice.is_promised
+            if is_kept and may_stay_warm(kept, candidates, choice):
                 return Placement(kept, "affinity", is_fallback, warm_tokens=warm.tokens)
     chosen = choose(candidates, choice, now)
-    if chosen.endpoint.plan is not None and chosen.expected_s is None:
-        expect(chosen, facts, route, pool, warm, now)
+    if not _compares(choice):
+        if chosen.endpoint.plan is not None:
+            expect_latency(chosen, facts, route, pool, warm, now)
+        else:
+            chosen.expected_s = None
     reason = "fallback" if is_fallback else "only" if only else "weight"
     if not only and algorithm == "min_cost":
         reason = "predicted"

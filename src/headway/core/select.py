@@ -19,7 +19,7 @@ To add a strategy: one function, one row in `STRATEGIES`. Pure and deterministic
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from headway.core.breaker import Breaker
@@ -108,14 +108,15 @@ class Row:
         self.candidates = candidates
         self.dropped = dropped
         """`Tally.dropped` when it was made."""
-        endpoints = [c.endpoint for c in candidates]
-        self.is_active = all(e.state == "active" for e in endpoints)
-        self.window = _least(e.max_context_tokens for e in endpoints)
-        self.body_max = _least(e.max_body_bytes for e in endpoints)
-
-
-def _least(bounds: Iterable[int | None]) -> float:
-    return min((float(b) for b in bounds if b is not None), default=math.inf)
+        self.is_active, self.window, self.body_max = True, math.inf, math.inf
+        for candidate in candidates:
+            endpoint = candidate.endpoint
+            if endpoint.state != "active":
+                self.is_active = False
+            if endpoint.max_context_tokens is not None:
+                self.window = min(self.window, endpoint.max_context_tokens)
+            if endpoint.max_body_bytes is not None:
+                self.body_max = min(self.body_max, endpoint.max_body_bytes)
 
 
 class Out(NamedTuple):
@@ -163,10 +164,13 @@ def weigh(candidates: Sequence[Candidate], choice: Choice, now: float) -> None:
     exp, even = math.exp, 1.0 / len(candidates)
     for c in candidates:
         c.weight = weight = c.share / total if total > 0 else even
-        c.slow_start = 1.0 if c.breaker.closed_at is None else slow_start(c.breaker, now)
-        badness = c.state.badness(now) if c.state.has_failed else 0.0
-        c.penalty = exp(-PENALTY_PER_BADNESS * badness) if badness else 1.0
-        c.p = weight * exp(-c.cost) * c.slow_start * c.penalty
+        c.p = p = weight * exp(-c.cost)
+        c.slow_start = c.penalty = 1.0
+        if c.state.has_failed or c.breaker.closed_at is not None:
+            c.slow_start = slow_start(c.breaker, now)
+            badness = c.state.badness(now)
+            c.penalty = exp(-PENALTY_PER_BADNESS * badness) if badness else 1.0
+            c.p = p * c.slow_start * c.penalty
 
 
 def _weigh_price(candidates: Sequence[Candidate], usd_per_second: float) -> None:

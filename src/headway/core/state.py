@@ -167,8 +167,10 @@ class EndpointState:
         """Seen over planned latency, faded towards 1 with age; None when nothing is known."""
         age = now - self._residual_at
         faded = age / RESIDUAL_FORGET_S
-        if faded > (calls := (self._tally.answered - self._residual_tally) / RESIDUAL_FORGET_CALLS):
-            faded = max(calls, age / RESIDUAL_FORGET_MAX_S)
+        calls = (self._tally.answered - self._residual_tally) / RESIDUAL_FORGET_CALLS
+        if faded > calls:
+            slowly = age / RESIDUAL_FORGET_MAX_S
+            faded = slowly if slowly > calls else calls
         if faded >= 1.0:
             return None
         return 1.0 + (self._residual - 1.0) * (1.0 - faded)
@@ -182,14 +184,14 @@ class EndpointState:
         low, high = RESIDUAL_RANGE
         ratio = min(high, max(low, seen_s / planned_s)) if planned_s > 0 else 1.0
         known = self.residual(now)
-        self._samples *= max(0.0, 1.0 - (now - self._residual_at) / SAMPLES_FADE_S)
-        self._samples += 1.0
+        left = 1.0 - (now - self._residual_at) / SAMPLES_FADE_S
+        self._samples = samples = 1.0 + (self._samples * left if left > 0.0 else 0.0)
         base = 1.0 if known is None else known
-        gain = max(RESIDUAL_GAIN, 1.0 / (1.0 + self._samples))
+        gain = max(RESIDUAL_GAIN, 1.0 / (1.0 + samples))
         self._residual = base + gain * (ratio - base)
         self._residual_at = now
-        self._tally.answered += 1
-        self._residual_tally = self._tally.answered
+        tally = self._tally
+        tally.answered = self._residual_tally = tally.answered + 1
 
     # -- failure evidence
 
@@ -229,12 +231,22 @@ class EndpointState:
             self.outs.pop(model, None)
 
 
+class _Ttft:
+    """Times to first token of one size of prompts."""
+
+    __slots__ = ("delay_s", "recent", "since")
+
+    def __init__(self) -> None:
+        self.recent: deque[float] = deque(maxlen=TTFT_HISTORY)
+        self.since = 0
+        """Samples since `delay_s` was worked out."""
+        self.delay_s: float | None = None
+
+
 class Pool:
     """What the calls of one route share."""
 
     __slots__ = (
-        "_p95",
-        "_p95_age",
         "_ttft",
         "_unit_s",
         "budget",
@@ -261,9 +273,7 @@ class Pool:
         self.ttft_ratio = 1.0
         """Median of seen over planned TTFT, over all of the pool's endpoints."""
         self._unit_s: float | None = None
-        self._ttft: dict[int, deque[float]] = {}
-        self._p95: dict[int, float] = {}
-        self._p95_age: dict[int, int] = {}
+        self._ttft: dict[int, _Ttft] = {}
 
     def reconfigure(self, route: Route) -> None:
         """Adopt a new document's route of the same name."""
@@ -296,25 +306,23 @@ class Pool:
     def observe_ttft(self, ttft_s: float, prompt_tokens: int) -> None:
         """Remember a successful TTFT for the hedge delay."""
         bucket = size_bucket(prompt_tokens)
-        history = self._ttft.get(bucket)
-        if history is None:
-            history = self._ttft[bucket] = deque(maxlen=TTFT_HISTORY)
-        history.append(ttft_s)
-        self._p95_age[bucket] = self._p95_age.get(bucket, 0) + 1
+        known = self._ttft.get(bucket)
+        if known is None:
+            known = self._ttft[bucket] = _Ttft()
+        known.recent.append(ttft_s)
+        known.since += 1
 
     def hedge_delay_s(self, prompt_tokens: int) -> float | None:
         """max(1.2 x median, p95) of recent TTFTs in the prompt's bucket; None below 50 samples."""
-        bucket = size_bucket(prompt_tokens)
-        history = self._ttft.get(bucket)
-        if history is None or len(history) < TTFT_HISTORY_MIN:
+        known = self._ttft.get(size_bucket(prompt_tokens))
+        if known is None or len(known.recent) < TTFT_HISTORY_MIN:
             return None
-        if bucket not in self._p95 or self._p95_age[bucket] >= TTFT_REFRESH:
-            ordered = sorted(history)
+        if known.delay_s is None or known.since >= TTFT_REFRESH:
+            ordered = sorted(known.recent)
             n = len(ordered)
-            p95 = ordered[int(0.95 * n)]
-            self._p95[bucket] = max(1.2 * ordered[n // 2], p95)
-            self._p95_age[bucket] = 0
-        return self._p95[bucket]
+            known.delay_s = max(1.2 * ordered[n // 2], ordered[int(0.95 * n)])
+            known.since = 0
+        return known.delay_s
 
 
 def size_bucket(prompt_tokens: int) -> int:

@@ -95,12 +95,13 @@ class World:
         if row is not None and row.snapshot is snapshot and row.dropped == self.tally.dropped:
             return row
         candidates: list[Candidate] = []
+        states, endpoints = self.states, snapshot.endpoints
         for endpoint_id, share in weights:
-            endpoint = snapshot.endpoints.get(endpoint_id)
+            endpoint = endpoints.get(endpoint_id)
             if endpoint is not None:
-                state = self.state(endpoint)
+                state = states.get(endpoint_id) or self.state(endpoint)
                 upstream = endpoint.upstream_model(model)
-                breaker = state.breaker(upstream, self.rng)
+                breaker = state.breakers.get(upstream) or state.breaker(upstream, self.rng)
                 candidates.append(Candidate(endpoint, state, breaker, upstream, share))
         if len(self.rows) >= ROWS_MAX:
             self.rows.clear()

@@ -10,6 +10,7 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 
+from headway.core.breaker import State
 from headway.core.engine import Engine
 from headway.core.model import INFINITY
 from headway.core.snapshot import (
@@ -333,13 +334,14 @@ class Run:
         self.fleet.clients[:] = [self._client(i) for i in range(self.scenario.processes)]
 
     def _look(self) -> None:
-        opens: dict[str, float] = {}
-        if self.engines:
-            counts: dict[str, int] = {}
-            for engine in self.engines:
-                for endpoint, state in engine.breaker_states():
-                    counts[endpoint] = counts.get(endpoint, 0) + (state != "closed")
-            opens = {e: n / len(self.engines) for e, n in counts.items()}
+        counts: dict[str, int] = {}
+        for engine in self.engines:
+            for endpoint, state in engine.world.states.items():
+                for breaker in state.breakers.values():
+                    if breaker.state is not State.CLOSED:
+                        counts[endpoint] = counts.get(endpoint, 0) + 1
+                        break
+        opens = {e: n / len(self.engines) for e, n in counts.items()}
         self.booking.looked(self.fleet.now, self.fleet.inflight, opens)
 
     def go(self, *, lines: bool = True) -> Figures:
