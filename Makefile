@@ -91,10 +91,17 @@ mutation: $(DEV)     ## Mutation testing of the core
 simulate-report: $(RUN) ## Every scenario in simulation, five seeds, as a page (long: see ARGS)
 	$(BIN)/headway simulate $(or $(ARGS),all --verbose)
 
+simulate-engines: $(DEV) ## The engine model against the published figures of its calibration, row by row
+	$(PY) -m headway.lab.engine_table --write docs/reference/engines.md
+	$(PY) -m pytest -m "slow or not slow" tests/lab/test_engine_table.py $(ARGS)
+
 simulate-litellm:    ## Our models of LiteLLM's strategies against the strategies themselves
 	@test -x .venvs/peers/bin/python || bash scripts/make-venv .venvs/peers
 	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'
 	LITELLM_LOCAL_MODEL_COST_MAP=True .venvs/peers/bin/python tests/lab/sim/check_litellm.py
+
+import-litellm: $(DEV) ## Import all examples of a checkout of LiteLLM's pages: LITELLM="DIR ..."
+	$(PY) -m tests.cli.litellm_examples $(LITELLM)
 
 schema: $(RUN)       ## Write docs/reference/policy.schema.json from the policy models
 	$(BIN)/headway policy schema > docs/reference/policy.schema.json

@@ -404,6 +404,21 @@ def upstream_error(
     return error
 
 
+def no_api_error(
+    response: httpx2.Response, text: str, note: str, *, endpoint: str
+) -> openai.APIResponseValidationError:
+    """A web page came with a 200: what a client that validates strictly says to it."""
+    status, start = response.status_code, " ".join(text[:200].split())
+    error = openai.APIResponseValidationError(
+        response=response,
+        body=text,
+        message=f"Endpoint {endpoint!r} answered with a web page ({status}): {start!r}. Its "
+        "base_url leads to no API (is a /v1 missing?), or something on the way wants a login.",
+    )
+    error.add_note(note)
+    return error
+
+
 def pass_on(exc: BaseException, request: httpx2.Request) -> None:
     """An application's own exception goes up as it is, but for openai 2, which would send the call
     again: raises what that makes of it in the end."""

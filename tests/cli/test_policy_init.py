@@ -7,7 +7,7 @@ import json
 import pytest
 
 from headway.cli import NO, OK, main
-from headway.cli.litellm_deployment import PROVIDERS
+from headway.cli.providers import PROVIDERS
 
 
 @pytest.fixture(autouse=True)

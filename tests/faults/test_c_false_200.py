@@ -53,7 +53,7 @@ told(
 )
 
 replaced("C20", "a web page", PAGE)
-told("C20a", "a web page, no other endpoint", PAGE, openai.APIError)
+told("C20a", "a web page, no other endpoint", PAGE, openai.APIResponseValidationError)
 
 
 @fault("C20b", "a web page in answer to a stream", ways=ALL)
@@ -69,7 +69,34 @@ def page_for_a_stream_alone(bench: Bench) -> None:
     a = bench.serve(PAGE)
     seen = bench.stream(bench.client(a))
     bench.observed()
-    assert isinstance(seen.error, openai.APIError)
+    is_page(seen.error)
+
+
+def is_page(error: BaseException | None) -> None:
+    assert isinstance(error, openai.APIResponseValidationError)
+    assert (error.status_code, error.response.headers["content-type"]) == (200, "text/html")
+    assert "Please sign in" in error.response.text
+    assert "'a'" in str(error) or "'default'" in str(error)
+
+
+@fault("C20e", "a web page, and no policy")
+def page_without_a_policy(bench: Bench) -> None:
+    a = bench.serve(PAGE, OK)
+    client = bench.unwatched(a)
+    seen = bench.call(client.chat)
+    bench.observed()
+    is_page(seen.error)
+    assert bench.hits == (1,)
+    assert bench.call(client.chat).text == "hello"
+
+
+@fault("C20f", "a web page in answer to every call")
+def pages(bench: Bench) -> None:
+    a, b = bench.serve(PAGE), bench.serve(OK)
+    client = bench.client(a, b)
+    texts = [bench.call(client.chat).text for _ in range(4)]
+    bench.observed()
+    assert (texts, bench.hits) == (["hello"] * 4, (1, 4))
 
 
 replaced("C20d", "plain text", R(200, b"OK", ctype="text/plain"))

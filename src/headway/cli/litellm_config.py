@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
+from headway.cli.foreign import Imported, Reading
 from headway.cli.litellm_deployment import Deployment, deployment
-from headway.cli.litellm_reading import Note, Reading
 from headway.policy.fields import DAY_MS, JsonPath
 
 SECTIONS: Final = ("router_settings", "litellm_settings")
@@ -28,8 +28,16 @@ KINDS: Final = (
     ("fallbacks", None),
 )
 """The narrow ones first: each failure goes where it is meant to go."""
+SERVERS = "is the proxy server's own: there is none here"
 REASONS: Final = {
-    "general_settings": "is the proxy server's own: there is none here",
+    **dict.fromkeys(
+        (
+            *("general_settings", "guardrails", "policies", "policy_attachments", "mcp_servers"),
+            *("search_tools", "sandbox_tools", "vector_store_registry", "prompts", "tag_routing"),
+            *("files_settings", "finetune_settings", "worker_registry"),
+        ),
+        SERVERS,
+    ),
     "environment_variables": "set it where the application runs",
     "include": "other files are not read: import them one by one, or put them in one",
     "allowed_fails": "breakers follow what endpoints do",
@@ -45,6 +53,8 @@ REASONS: Final = {
     "cache": "the nearest is cache of a route, with Router(response_cache=...)",
     "cache_params": "the nearest is cache of a route, with Router(response_cache=...)",
     "cache_responses": "the nearest is cache of a route, with Router(response_cache=...)",
+    "service_callbacks": "telemetry is OpenTelemetry's",
+    "callback_settings": "telemetry is OpenTelemetry's",
     "callbacks": "telemetry is OpenTelemetry's",
     "success_callback": "telemetry is OpenTelemetry's",
     "failure_callback": "telemetry is OpenTelemetry's",
@@ -55,19 +65,12 @@ REASONS: Final = {
     "stream_timeout": "the nearest is deadline.ttft_ms, the time to a first token",
     "timeout": "the deployments of one model differ in it, or it is no number of seconds",
     "max_retries": "retry.max_attempts is a route's, not an endpoint's",
+    "max_input_tokens": "the nearest is max_context_tokens, which counts the answer, too",
+    "organization": "headers of an endpoint may say it: OpenAI-Organization",
     "weight": "only a shuffle looks at it, where the first deployment in order has one",
     "model_info": "only describes the model",
     "litellm_params": "what calls say goes: params.set of an endpoint would overwrite it",
 }
-
-
-class Imported(NamedTuple):
-    """What came of a configuration."""
-
-    policy: dict[str, Any]
-    """As a document's tree; without endpoints where nothing could be imported."""
-    deployments: int
-    notes: tuple[Note, ...]
 
 
 def from_litellm(
@@ -170,6 +173,8 @@ def _by_order(
     ranks = {d.id: reading.take((*d.path, "litellm_params", "order"), float) for d in group}
     ranked = sorted(group, key=lambda d: float("inf") if ranks[d.id] is None else ranks[d.id] or 0)
     first = ranks[ranked[0].id]
+    for d in group if first is not None and len(set(ranks.values())) == 1 else ():
+        reading.differs((*d.path, "litellm_params", "order"), "orders nothing: all have the same")
     own = [d for d in ranked if ranks[d.id] == first]
     return own, ranked[len(own) :]
 
@@ -177,8 +182,8 @@ def _by_order(
 def _weights(reading: Reading, own: list[Deployment], *, by_weight: bool) -> dict[str, float]:
     """As a shuffle does: by the first deployment's weight, rpm or tpm, evenly otherwise."""
     if by_weight:
-        first = reading.look((*own[0].path, "litellm_params", "weight"))
-        if isinstance(first, int | float) and first > 0:  # else a shuffle looks at nobody's weight
+        first = reading.number((*own[0].path, "litellm_params", "weight"))
+        if first is not None and first > 0:  # else a shuffle looks at nobody's weight
             paths = {d.id: (*d.path, "litellm_params", "weight") for d in own}
             return {name: reading.take(path, float) or 0.0 for name, path in paths.items()}
         for name in ("rpm", "tpm"):

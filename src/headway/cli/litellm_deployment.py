@@ -3,53 +3,14 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from headway.cli.litellm_reading import ENVIRON, Reading
+from headway.cli.foreign import ENVIRON, Reading, free, per_mtok, slug
+from headway.cli.providers import PROVIDERS
 from headway.credentials import ENV_PREFIX
 from headway.hosts import is_loopback, split_url
 from headway.policy.fields import JsonPath
 
-
-class _Provider(NamedTuple):
-    base_url: str | None
-    """None: the configuration has to say."""
-    key: str | None
-    suffix: str = ""
-    """What LiteLLM's api_base lacks of a base URL."""
-
-
-PROVIDERS: Final = {
-    "anthropic": _Provider("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY"),
-    "azure": _Provider(None, "AZURE_API_KEY"),
-    "cerebras": _Provider("https://api.cerebras.ai/v1", "CEREBRAS_API_KEY"),
-    "custom_openai": _Provider(None, None),
-    "deepinfra": _Provider("https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY"),
-    "deepseek": _Provider("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
-    "fireworks_ai": _Provider("https://api.fireworks.ai/inference/v1", "FIREWORKS_AI_API_KEY"),
-    "gemini": _Provider(
-        "https://generativelanguage.googleapis.com/v1beta/openai", "GEMINI_API_KEY"
-    ),
-    "groq": _Provider("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
-    "hosted_vllm": _Provider(None, None),
-    "litellm_proxy": _Provider(None, "LITELLM_PROXY_API_KEY"),
-    "lm_studio": _Provider(None, None),
-    "mistral": _Provider("https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
-    "nvidia_nim": _Provider("https://integrate.api.nvidia.com/v1", "NVIDIA_NIM_API_KEY"),
-    "ollama": _Provider("http://localhost:11434", None, "/v1"),
-    "ollama_chat": _Provider("http://localhost:11434", None, "/v1"),
-    "openai": _Provider("https://api.openai.com/v1", "OPENAI_API_KEY"),
-    "openai_like": _Provider(None, None),
-    "openrouter": _Provider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
-    "perplexity": _Provider("https://api.perplexity.ai", "PERPLEXITYAI_API_KEY"),
-    "sambanova": _Provider("https://api.sambanova.ai/v1", "SAMBANOVA_API_KEY"),
-    "text-completion-openai": _Provider("https://api.openai.com/v1", "OPENAI_API_KEY"),
-    "together_ai": _Provider("https://api.together.xyz/v1", "TOGETHERAI_API_KEY"),
-    "xai": _Provider("https://api.x.ai/v1", "XAI_API_KEY"),
-    "xinference": _Provider(None, None),
-}
-"""Those that speak the OpenAI API, at their own address or at one that has to be given."""
 _GUESSED = (
     (re.compile(r"(gpt-|chatgpt-|o[1-9]|text-embedding-|dall-e|whisper|tts-|omni-)"), "openai"),
     (re.compile(r"claude-"), "anthropic"),
@@ -60,7 +21,6 @@ _PRICES = {
     "cache_read_input_token_cost": "cached_input_per_mtok",
     "cache_creation_input_token_cost": "cache_write_per_mtok",
 }
-_UNFIT = re.compile(r"[^A-Za-z0-9._:/@+-]+")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,127}")
 
 
@@ -82,6 +42,9 @@ def deployment(reading: Reading, index: int, taken: set[str]) -> Deployment | No
     model = reading.take((*params, "model"), str)
     if not name or not model:
         reading.lost(path, "left out: it has no model_name, or no litellm_params.model")
+        return None
+    if (name, model) == ("*", "*"):
+        reading.lost(path, "left out: each call's model names its provider: list the models")
         return None
     provider, upstream = _provider(reading, params, model)
     if provider not in PROVIDERS:
@@ -183,7 +146,7 @@ def _figures(reading: Reading, path: JsonPath, made: dict[str, Any]) -> None:
         if (figure := _first(reading, places, theirs, least=1))
     }
     price = {
-        ours: f"{Decimal(repr(cost)) * 10**6:f}"
+        ours: per_mtok(cost)
         for theirs, ours in _PRICES.items()
         if (cost := _first(reading, places, theirs, least=0)) is not None
     }
@@ -195,8 +158,8 @@ def _first(
 ) -> float | None:
     """What is said first, if it can be said here; what can't be stays, and is reported."""
     for place in places:
-        found = reading.look((*place, name))
-        if isinstance(found, int | float) and not isinstance(found, bool) and found >= least:
+        found = reading.number((*place, name))
+        if found is not None and found >= least:
             return reading.take((*place, name), float)
     return None
 
@@ -204,10 +167,6 @@ def _first(
 def _id(reading: Reading, path: JsonPath, name: str, taken: set[str]) -> str:
     wanted = reading.take((*path, "model_info", "id"), str)
     if wanted is None or not _ID.fullmatch(wanted):
-        slug = _UNFIT.sub("-", name).strip("-./:@+_") or "any"
-        wanted = f"{slug[:100]}-{1 + sum(t.rpartition('-')[0] == slug[:100] for t in taken)}"
-    made, n = wanted, 2
-    while made in taken:
-        made, n = f"{wanted}.{n}", n + 1
-    taken.add(made)
-    return made
+        stem = slug(name)
+        wanted = f"{stem}-{1 + sum(t.rpartition('-')[0] == stem for t in taken)}"
+    return free(wanted, taken)

@@ -43,9 +43,7 @@ ACTIONS: Final = {
     ),
     "publish": _Action("headway.cli.policy_publish", "put it where clients fetch it"),
     "init": _Action("headway.cli.policy_init", "a first policy, from the environment's keys"),
-    "import": _Action(
-        "headway.cli.policy_import", "a LiteLLM configuration as a policy", "yaml", "yaml"
-    ),
+    "import": _Action("headway.cli.policy_import", "somebody else's configuration as a policy"),
     "schema": _Action("headway.cli.policy_schema", "print the JSON Schema of documents"),
 }
 

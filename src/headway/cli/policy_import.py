@@ -6,21 +6,33 @@ import argparse
 import json
 import os
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
-from headway.cli import NO, OK
+from headway.cli import MISSING_EXTRA, NO, OK
 from headway.cli.reading import add_json
-from headway.cli.screen import one_line, say_json
+from headway.cli.screen import numbered, one_line, say_json
 
 if TYPE_CHECKING:
-    from headway.cli.litellm_config import Imported
+    from collections.abc import Callable
+
+    from headway.cli.foreign import Imported, Note
+
+FORMATS: Final = {
+    "litellm": ("headway.cli.litellm_config", "from_litellm"),
+    "switchboard": ("headway.cli.switchboard_list", "from_switchboard"),
+    "openrouter": ("headway.cli.openrouter_list", "from_openrouter"),
+}
+ALIKE_MAX = 8
+"""Lines that say the same of places like each other; `--json` has all of them."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("format", choices=["litellm"], help="whose configuration it is")
-    parser.add_argument("config", type=Path, metavar="CONFIG", help="its config.yaml")
+    parser.add_argument("format", choices=[*FORMATS], help="whose configuration it is")
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="a file of YAML or JSON")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write it here, not to stdout")
     parser.add_argument("--policy-id", default="default", metavar="ID", help="of the policy")
     parser.add_argument(
@@ -31,21 +43,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the policy, and on stderr what is not in it."""
-    from headway.cli.litellm_config import from_litellm
     from headway.errors import ValidationError
     from headway.policy.models import Policy
     from headway.policy.parse import parse
 
     config: Path = args.config
-    tree = parse(config.read_bytes(), format="yaml", source=str(config))
-    if not isinstance(tree, dict):
-        raise ValidationError("expected an object with a model_list", source=str(config))
-    found = from_litellm(
-        cast("dict[str, object]", tree), os.environ, policy_id=cast("str", args.policy_id)
-    )
+    written = "json" if config.suffix == ".json" else "yaml"
+    if written == "yaml" and find_spec("yaml") is None:
+        print("reading YAML needs PyYAML: pip install 'headway[yaml]'", file=sys.stderr)
+        return MISSING_EXTRA
+    tree = parse(config.read_bytes(), format=written, source=str(config))
+    if not isinstance(tree, dict | list):
+        raise ValidationError("expected an object or a list", source=str(config))
+    found = _converter(args.format)(tree, os.environ, policy_id=cast("str", args.policy_id))
     if not found.policy["endpoints"]:
         _report(found, config)
-        raise ValidationError("nothing in its model_list can be imported", source=str(config))
+        raise ValidationError("nothing in it can be imported", source=str(config))
     policy = Policy.load(found.policy)
     if args.out is not None:
         cast("Path", args.out).write_bytes(policy.dump())
@@ -61,15 +74,28 @@ def run(args: argparse.Namespace) -> int:
     return NO if args.strict and any(note.lost for note in found.notes) else OK
 
 
+def _converter(name: str) -> Callable[..., Imported]:
+    module, function = FORMATS[name]
+    return cast("Callable[..., Imported]", getattr(import_module(module), function))
+
+
 def _report(found: Imported, config: Path) -> None:
+    alike: dict[tuple[object, ...], list[Note]] = {}
     for note in found.notes:
-        how = "left out" if note.lost else "differs"
-        message = note.message.removeprefix("left out: ")
-        print(one_line(f"{config}: {note.place}: {how}: {message}"), file=sys.stderr)
+        place = tuple("*" if isinstance(part, int) else part for part in note.path)
+        alike.setdefault((place, note.message, note.lost), []).append(note)
+    for notes in alike.values():
+        how = "left out" if notes[0].lost else "differs"
+        message = notes[0].message.removeprefix("left out: ")
+        for note in notes[:ALIKE_MAX]:
+            print(one_line(f"{config}: {note.place}: {how}: {message}"), file=sys.stderr)
+        if len(notes) > ALIKE_MAX:
+            more = f"... and at {len(notes) - ALIKE_MAX} more places like it"
+            print(one_line(f"{config}: {notes[0].place} {more}: {how}"), file=sys.stderr)
     lost = sum(note.lost for note in found.notes)
     print(
-        f"{config}: {found.deployments} deployments, of which "
-        f"{len(found.policy['endpoints'])} became endpoints; {lost} without a counterpart, "
-        f"{len(found.notes) - lost} not quite the same",
+        f"{config}: {numbered(found.deployments, 'deployment')}, "
+        f"{numbered(len(found.policy['endpoints']), 'endpoint')} made of them; "
+        f"{lost} without a counterpart, {len(found.notes) - lost} not quite the same",
         file=sys.stderr,
     )

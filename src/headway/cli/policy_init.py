@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from headway.cli import OK
-from headway.cli.litellm_deployment import PROVIDERS
+from headway.cli.providers import PROVIDERS
 from headway.cli.reading import add_hosts, add_json
 from headway.cli.screen import say_json
 from headway.credentials import ENV_PREFIX

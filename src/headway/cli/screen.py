@@ -82,5 +82,9 @@ def one_line(text: str) -> str:
 
 def count(things: Iterable[object], name: str) -> str:
     """How many of them there are, in words."""
-    number = sum(1 for _ in things)
-    return f"{number} {name}{'' if number == 1 else 's'}"
+    return numbered(sum(1 for _ in things), name)
+
+
+def numbered(number: int, name: str) -> str:
+    """A number of them: 1 call, 2 calls."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"

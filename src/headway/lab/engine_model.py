@@ -1,7 +1,10 @@
+# long: one scheduler, whose states are read together
 """An inference engine at the level of its scheduler's iterations: continuous batching in a model.
 
     submit ──overhead──▶ waiting ──admit──▶ prefilling ──last chunk──▶ decoding ──last token──▶ done
                          (FCFS)   (KV free)  (chunks)     first token
+                            ▲                   │                          │
+                            └───────────────────┴──── preempted (KV full) ─┘
 
 Each iteration ("step") has a budget of tokens: one for every decoding sequence first, the rest for
 chunks of prompts in arrival order. Its length is
@@ -10,8 +13,12 @@ chunks of prompts in arrival order. Its length is
         + sequence_s * batch + overhead
 
 so a large chunk stretches every running decode, which is the interference that matters to a client.
-A prefix hit shortens the prefill; the KV space is held all the same. Reproduces the table of
-engines it was calibrated against (8B and 70B on A100 and H100, Azure conversation lengths), from
+A prefix hit shortens the prefill; the KV space is held all the same. A sequence holds its prompt
+and what it has written; when the next step would not fit, the newest is preempted: it gives its
+space back, waits at the head of the line, and computes prompt and written tokens anew, as vLLM
+does. With `EngineProfile.reserves_output` room for the whole output is held from the start, as
+TensorRT-LLM does by default, and nobody is preempted. `engine_table` compares the model with the
+figures it was calibrated against: 8B and 70B on A100 and H100, Azure's conversation lengths, from
 floors and slopes summed over the linear operators of Vidur's published kernel profiles (MIT).
 
 Pure: reads no clock, does no I/O. Instants are seconds, passed in, and may not go backwards.
@@ -21,18 +28,23 @@ Decode-only stretches are advanced in closed form, so the cost is per event, not
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
+import sys
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
+from operator import itemgetter
 from typing import NamedTuple
 
+from headway.lab.engine_cache import PrefixCache
 from headway.lab.engine_profile import EngineProfile
 
 BLOCK_TOKENS = 64
 """Granularity of the prefix cache, as in the agent traces; vLLM's is 16, SGLang's is 1."""
 
 NEVER = float("inf")
+
+WAITING, PREFILLING, DECODING = range(3)
 
 
 @dataclass(slots=True, eq=False)
@@ -50,9 +62,12 @@ class EngineRequest:
     first_token_at: float | None = None
     finished_at: float | None = None
     cancelled: bool = False
+    preemptions: int = 0
     _first_index: int = 0
     _held: int = 0
-    _admitted: bool = False
+    _written: int = 0
+    """Tokens produced before it was preempted."""
+    _stage: int = 0
 
 
 class EngineEvent(NamedTuple):
@@ -68,53 +83,6 @@ class EngineEvent(NamedTuple):
 class _Step:
     ends_at: float
     chunks: Sequence[tuple[EngineRequest, int]] = ()
-
-
-class PrefixCache:
-    """Least-recently-used set of block identities."""
-
-    def __init__(self, blocks: int) -> None:
-        self.limit = blocks
-        self._blocks: OrderedDict[int, None] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._blocks)
-
-    def hit(self, blocks: Sequence[int]) -> int:
-        """Number of leading blocks that are cached; they become the most recently used."""
-        known = self._blocks
-        n = 0
-        for block in blocks:
-            if block not in known:
-                break
-            known.move_to_end(block)
-            n += 1
-        return n
-
-    def peek(self, blocks: Sequence[int]) -> int:
-        """`hit`, but nothing is used by looking."""
-        known = self._blocks
-        n = 0
-        for block in blocks:
-            if block not in known:
-                break
-            n += 1
-        return n
-
-    def insert(self, blocks: Sequence[int], limit: int | None = None) -> None:
-        """Remember `blocks`, evicting the least recently used beyond the limit."""
-        known = self._blocks
-        # Deepest first: eviction must take the tail of a prompt before its head.
-        for block in reversed(blocks):
-            known[block] = None
-            known.move_to_end(block)
-        bound = self.limit if limit is None else min(self.limit, limit)
-        while len(known) > max(bound, 0):
-            known.popitem(last=False)
-
-    def clear(self) -> None:
-        """Forget everything, as a restart does."""
-        self._blocks.clear()
 
 
 class EngineModel:
@@ -138,7 +106,11 @@ class EngineModel:
         self._context = 0  # tokens read by attention per decode step, all sequences
         self._index = 0  # decode steps taken so far
         self._tie = 0
-        self._reserved = 0
+        self._reserves = profile.reserves_output
+        # KV tokens held: for all that run with what they will write, or, without reservation, by
+        # those that prefill; what decodes then holds its context.
+        self._held = 0
+        self.preemptions = 0
         self._own_blocks = 0  # blocks in the cache that belong to running sequences
 
     # ------------------------------------------------------------------ what it looks like
@@ -155,8 +127,12 @@ class EngineModel:
 
     @property
     def kv_usage(self) -> float:
-        """Share of the KV space that is reserved."""
-        return self._reserved / self.profile.kv_tokens
+        """Share of the KV space that is held."""
+        return self._kv_held / self.profile.kv_tokens
+
+    @property
+    def _kv_held(self) -> int:
+        return self._held if self._reserves else self._held + self._context
 
     @property
     def decoding(self) -> int:
@@ -167,7 +143,7 @@ class EngineModel:
     def prefill_backlog(self) -> int:
         """Prompt tokens still to compute, of admitted and of waiting requests (hits unknown)."""
         return sum(r.prefill_left for r in self._prefilling) + sum(
-            r.prompt_tokens for r in self._waiting
+            r.prompt_tokens + r._written for r in self._waiting
         )
 
     def busy_until(self, now: float) -> float:
@@ -188,9 +164,9 @@ class EngineModel:
         """Tokens of `request` produced by the last completed step."""
         if request.finished_at is not None:
             return request.output_tokens
-        if request.first_token_at is None:
-            return 0
-        return self._index - request._first_index + 1
+        if request._stage == DECODING:
+            return self._index - request._first_index + 1
+        return request._written
 
     # ------------------------------------------------------------------ what happens to it
 
@@ -212,17 +188,10 @@ class EngineModel:
         if request.finished_at is not None or request.cancelled:
             return
         request.cancelled = True
-        if not request._admitted:
+        if request._stage == WAITING:
             self._waiting.remove(request)
             return
-        if request.first_token_at is None:
-            self._prefilling.remove(request)
-        else:
-            self._decoding = [entry for entry in self._decoding if entry[2] is not request]
-            heapq.heapify(self._decoding)
-            self._batch -= 1
-            self._context -= request.prompt_tokens + self.emitted(request)
-        self._release(request)
+        self._take_out(request)
 
     def advance(self, now: float) -> list[EngineEvent]:
         """Run all steps that end by `now`; return what happened in them, in order."""
@@ -246,12 +215,14 @@ class EngineModel:
         if step is not None:
             if step.chunks or self._prefilling or not self._decoding:
                 return step.ends_at
-            # Decode only: nothing happens until the first sequence ends or the next one joins.
-            n = self._decoding[0][0] - self._index
+            # Decode only: nothing happens until the first sequence ends, the next one joins, or
+            # the KV space is full.
+            n = min(self._decoding[0][0] - self._index, self._steps_that_fit())
             growth = self.slowdown * self.profile.context_coef_s * self._batch
             ends_at = self._now + n * (step.ends_at - self._now) + growth * n * (n - 1) / 2
-            if self._waiting and self._waiting[0].ready_at < ends_at:
-                return max(step.ends_at, self._waiting[0].ready_at)
+            waiting = self._waiting
+            if waiting and waiting[0].ready_at < ends_at and self._fits(waiting[0]):
+                return max(step.ends_at, waiting[0].ready_at)
             return ends_at
         if self._batch or self._prefilling:
             return self._now
@@ -270,28 +241,79 @@ class EngineModel:
                 self._now = max(self._now, self._waiting[0].ready_at)
                 if self._now > now:
                     return None
+            if not self._reserves:
+                self._make_room()
             self._admit()
             if self._prefilling:
                 return self._plan_mixed()
             if not self._run_decode(now, events):
                 return _Step(self._now + self.step_s(0))
 
-    def _admit(self) -> None:
+    def _fits(self, request: EngineRequest) -> bool:
+        """Whether the request could be admitted to the next step."""
         p = self.profile
+        if self.running >= p.sequences_max:
+            return False
+        if self._reserves:
+            return self._held + request.prompt_tokens + request.output_tokens <= p.kv_tokens
+        # All that decode write a token in the next step: who was preempted for their sake must not
+        # come back in it.
+        need = request.prompt_tokens + request._written + 1
+        return self._held + self._context + self._batch + need <= p.kv_tokens
+
+    def _admit(self) -> None:
         waiting = self._waiting
-        while waiting and waiting[0].ready_at <= self._now:
-            request = waiting[0]
-            need = request.prompt_tokens + request.output_tokens
-            if self.running >= p.sequences_max or self._reserved + need > p.kv_tokens:
-                return
-            waiting.popleft()
-            request._admitted = True
-            self._reserved += need
+        while waiting and waiting[0].ready_at <= self._now and self._fits(waiting[0]):
+            request = waiting.popleft()
+            request._stage = PREFILLING
+            tokens = request.prompt_tokens + request._written
+            self._held += self._holds(request)
             hit = self.cache.hit(request.blocks) * BLOCK_TOKENS
             # The last token is always computed: its logits are the first output.
-            request.cached_tokens = min(hit, request.prompt_tokens - 1)
-            request.prefill_left = request.prompt_tokens - request.cached_tokens
+            hit = min(hit, tokens - 1)
+            if not request.preemptions:
+                request.cached_tokens = min(hit, request.prompt_tokens - 1)
+            request.prefill_left = tokens - hit
             self._prefilling.append(request)
+
+    def _holds(self, request: EngineRequest) -> int:
+        """KV tokens that `_held` counts for the request while it prefills."""
+        if self._reserves:
+            return request.prompt_tokens + request.output_tokens
+        return request.prompt_tokens + request._written + 1
+
+    def _steps_that_fit(self) -> int:
+        """Decode steps until the KV space is full."""
+        if self._reserves or not self._batch:
+            return sys.maxsize
+        return max(1, (self.profile.kv_tokens - self._held - self._context) // self._batch)
+
+    def _make_room(self) -> None:
+        """Preempt the newest until the next step's tokens fit."""
+        limit = self.profile.kv_tokens
+        while self._held + self._context + self._batch > limit and self.running > 1:
+            if self._prefilling:  # admitted in turn, and after all that decode
+                request = self._prefilling[-1]
+            else:
+                request = max(self._decoding, key=itemgetter(1))[2]
+            written = self.emitted(request)
+            self._take_out(request)
+            request._written = written
+            request._stage = WAITING
+            request.preemptions += 1
+            self.preemptions += 1
+            self._waiting.appendleft(request)
+
+    def _take_out(self, request: EngineRequest) -> None:
+        """Of what runs; the step under way keeps its length."""
+        if request._stage == PREFILLING:
+            self._prefilling.remove(request)
+        else:
+            self._decoding = [entry for entry in self._decoding if entry[2] is not request]
+            heapq.heapify(self._decoding)
+            self._batch -= 1
+            self._context -= request.prompt_tokens + self.emitted(request)
+        self._release(request)
 
     def _plan_mixed(self) -> _Step:
         budget = max(self.profile.step_tokens - self._batch, 1)
@@ -324,7 +346,7 @@ class EngineModel:
             n = int((sqrt(b * b + 2 * growth * span) - b) / growth)
         else:
             n = int(span / first)
-        n = min(max(n, 1), self._decoding[0][0] - self._index)
+        n = min(max(n, 1), self._decoding[0][0] - self._index, self._steps_that_fit())
         spent = n * first + growth * n * (n - 1) / 2
         self._now += spent
         self._decoded(n)
@@ -353,22 +375,26 @@ class EngineModel:
             self._begin_decoding(request, events)
 
     def _begin_decoding(self, request: EngineRequest, events: list[EngineEvent]) -> None:
-        request.first_token_at = self._now
-        request._first_index = self._index
-        events.append(EngineEvent("first_token", request, self._now))
+        if not request._written:
+            request.first_token_at = self._now
+            events.append(EngineEvent("first_token", request, self._now))
+        written = request._written + 1
+        if not self._reserves:
+            self._held -= self._holds(request)
+        request._stage = DECODING
+        request._first_index = self._index - written + 1
+        self._batch += 1
+        self._context += request.prompt_tokens + written
         if request.blocks:
             request._held = len(request.blocks)
             self._own_blocks += request._held
-            idle = self._blocks - self._reserved // BLOCK_TOKENS + self._own_blocks
+            idle = self._blocks - self._kv_held // BLOCK_TOKENS + self._own_blocks
             self.cache.insert(request.blocks, idle)
-        if request.output_tokens == 1:
-            self._finish(request, events)
-            return
-        self._batch += 1
-        self._context += request.prompt_tokens + 1
         self._tie += 1
-        last = self._index + request.output_tokens - 1
+        last = self._index + request.output_tokens - written
         heapq.heappush(self._decoding, (last, self._tie, request))
+        if last == self._index:
+            self._end_decoded(events)
 
     def _end_decoded(self, events: list[EngineEvent]) -> None:
         decoding = self._decoding
@@ -384,6 +410,7 @@ class EngineModel:
         events.append(EngineEvent("finished", request, self._now))
 
     def _release(self, request: EngineRequest) -> None:
-        self._reserved -= request.prompt_tokens + request.output_tokens
+        if self._reserves or request._stage == PREFILLING:
+            self._held -= self._holds(request)
         self._own_blocks -= request._held
         request._held = 0

@@ -23,6 +23,9 @@ class EngineProfile:
     """Tokenising, scheduling and HTTP before a request reaches the queue."""
     step_tokens: int = 2048
     sequences_max: int = 256
+    reserves_output: bool = False
+    """Whether room for the whole output is held from the start (TensorRT-LLM's default); without,
+    sequences grow and the newest is preempted when the space is full (vLLM, SGLang)."""
     cache_blocks: int | None = None
     """Prefix cache in blocks; None: all of the KV space that running sequences leave free."""
 
@@ -39,12 +42,12 @@ def _profile(
     )
 
 
-# Floors and slopes: Vidur's kernel medians (H100-8B is its Llama-2-7B scaled by parameters and, a
-# little, by fit). Context: KV bytes per token (131,072 and 327,680) over the memory bandwidth.
+# Floors and slopes: Vidur's kernel medians (H100-8B is its Llama-2-7B, scaled by 1.08). Context: KV
+# bytes per token (131,072 and 327,680) over the memory bandwidth.
 PROFILES: dict[str, EngineProfile] = {
     p.name: p
     for p in (
-        _profile("8b-h100", 6.05, 20.5, 40, 404_000),
+        _profile("8b-h100", 6.05, 21.6, 40, 404_000),
         _profile("8b-a100", 9.7, 70, 65, 404_000),
         _profile("70b-h100x4", 14.3, 55, 25, 411_000),
         _profile("70b-a100x4", 24.9, 165, 40, 411_000),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headway.transport.trial import Trial
 
 BAD_GATEWAY = 502
+PAGE = "html_body"
 _STATUS = {
     FailureClass.RATE_LIMITED: 429,
     FailureClass.QUOTA_EXHAUSTED: 429,
@@ -38,7 +39,7 @@ _NOT_EVEN_WRONG = frozenset(
         "empty_body",
         "empty_stream",
         "event_stream",
-        "html_body",
+        PAGE,
         "invalid_json",
         "malformed_event",
         "not_an_object",
@@ -58,6 +59,26 @@ def is_disguised(trial: Trial) -> bool:
         return False  # no answer, but nothing that says otherwise: the plain client's to judge
     return response.status_code < 300 and (
         trial.flight.facts.surface != "responses" or outcome.error_type in _NOT_EVEN_WRONG
+    )
+
+
+def is_page(trial: Trial) -> bool:
+    """Whether what passes for an answer is a web page: not even an API's failure."""
+    return trial.outcome is not None and trial.outcome.error_type == PAGE
+
+
+def page(trial: Trial) -> httpx2.Response:
+    """The page, as a whole reply to the application's request."""
+    response, family = trial.response, trial.flight.desk.home.family
+    assert response is not None
+    body = decoded(encoding_of(trial.headers), trial.body(), family) or b""
+    kept = _FRAMING - {b"content-type"}
+    return family.Response(
+        response.status_code,
+        headers=[(n, v) for n, v in response.headers.raw if n.lower() not in kept],
+        content=body,
+        request=trial.flight.request,
+        extensions=response.extensions,
     )
 
 

@@ -10,13 +10,13 @@ from headway import quirks
 from headway.core.model import INFINITY, Attempt, CallFacts, Finish, Outcome, Send
 from headway.core.snapshot import Endpoint
 from headway.credentials import CredentialUnavailable
-from headway.errors import DeadlineExceeded, rejection_error, upstream_error
+from headway.errors import DeadlineExceeded, no_api_error, rejection_error, upstream_error
 from headway.task import unanswered
 from headway.task.unanswered import Unanswered
 from headway.transport import body as bodies
 from headway.transport.aim import Shot, limited
 from headway.transport.bystander import Bystander, Watcher
-from headway.transport.disguise import is_disguised, unmasked
+from headway.transport.disguise import is_disguised, is_page, page, unmasked
 from headway.transport.keys import credential_refused
 from headway.transport.limits import Limits
 from headway.transport.redirects import HOP, PLAIN, forbidden
@@ -285,9 +285,12 @@ class Flight:
     def present(self, trial: Trial) -> httpx2.Response:
         """The response the application gets, or raises what it gets instead."""
         if self.is_delegated or self.is_observed:
-            if self.is_delegated and is_disguised(trial):
+            disguised = self.is_delegated and is_disguised(trial)
+            if disguised and not is_page(trial):
                 trial.response = unmasked(trial)
             self._leave_to_sdk(trial)
+            if disguised and is_page(trial):
+                raise self._no_api(trial)
             response = self._plain_answer(trial)
         else:
             response = self._answer(trial)
@@ -316,6 +319,8 @@ class Flight:
         if 300 <= response.status_code < 400:
             response = forbidden(self.desk, response, trial.endpoint)
         elif is_disguised(trial):
+            if is_page(trial):
+                raise self._no_api(trial)
             response = unmasked(trial)
         self._stamp(response, trial)
         return response
@@ -367,6 +372,10 @@ class Flight:
             return error
         late, told = isinstance(exc, self.timeouts), quirks.describe(exc)
         return upstream_error(exc, self.request, self.note(), timed_out=late, detail=told)
+
+    def _no_api(self, trial: Trial) -> BaseException:
+        reply = page(trial)
+        return no_api_error(reply, reply.text, self.note(), endpoint=trial.endpoint.id)
 
     def note(self) -> str:
         """Which endpoints were tried and how each ended."""

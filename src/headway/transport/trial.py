@@ -30,7 +30,13 @@ from headway.core.model import (
 from headway.errors import pass_on
 from headway.transport import notes
 from headway.transport.continuing import prepare
-from headway.transport.decode import Inflater, UndecodableError, decoded, encoding_of
+from headway.transport.decode import (
+    Inflater,
+    UndecodableError,
+    decoded,
+    encoding_of,
+    inflater_of,
+)
 from headway.transport.home import Origin
 from headway.transport.limits import Limits, limit_reads
 from headway.transport.sse import StreamObserver
@@ -52,6 +58,8 @@ NO_STREAM = "not_event_stream"
 HELD_BYTES_MAX = 256 * 1024
 HELD_EVENTS_MAX = 64
 """How much of a stream may come without content before it is handed over all the same."""
+
+_UNREADABLE = Outcome(FailureClass.INCOMPLETE_STREAM, error_type="unreadable_encoding")
 
 
 class State(enum.Enum):
@@ -179,15 +187,16 @@ class Trial:
             refill_s = quirks.success_hint(headers, flight.host.wall_clock())
             if refill_s is not None:
                 self._refill_at = flight.clock() + refill_s
-            encoding = encoding_of(headers)
-            self._inflater = None if encoding is None else Inflater(encoding)
-            self.state = State.HOLD
-            if self.transparent:
-                self.state = State.OPEN
-            elif self._inflater is not None and not self._inflater.is_known:
-                # Nothing can be told of such a stream, so it can't be held for its content either.
+            self._inflater = inflater_of(encoding_of(headers), flight.desk.home.family)
+            self.state = State.OPEN if self.transparent else State.HOLD
+            if self._inflater is not None and not self._inflater.is_known:
+                # Nothing can be told of such a stream, so it can't be held for its content either,
+                # nor be joined to what the application has.
                 self.observer = self._inflater = None
-                self._open()
+                if flight.is_continued:
+                    self._fail(_UNREADABLE)
+                elif not self.transparent:
+                    self._open()
         elif not _is_document(headers) and flight.reads_raw:
             # The application streams a file: it is its own from the first byte.
             self._open()

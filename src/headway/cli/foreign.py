@@ -6,7 +6,9 @@ so a setting that nobody thought of can't be lost: it has to be taken to stay ou
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import Any, NamedTuple, TypeVar, cast
 
 from headway.policy.fields import JsonPath
@@ -14,6 +16,9 @@ from headway.policy.parse import path_text
 
 ENVIRON = "os.environ/"
 T = TypeVar("T", str, int, float)
+_UNFIT = re.compile(r"[^A-Za-z0-9._:/@+-]+")
+_NUMBER = re.compile(r"[0-9]{1,15}(_[0-9]{3})*(\.[0-9]{1,15})?")
+EMPTY = "says nothing"
 
 
 class Note(NamedTuple):
@@ -30,10 +35,19 @@ class Note(NamedTuple):
         return path_text(self.path)
 
 
+class Imported(NamedTuple):
+    """What came of a configuration."""
+
+    policy: dict[str, Any]
+    """As a document's tree; without endpoints where nothing could be imported."""
+    deployments: int
+    notes: tuple[Note, ...]
+
+
 class Reading:
     """A configuration, and what has been made of it so far."""
 
-    def __init__(self, tree: Mapping[str, object], environ: Mapping[str, str]) -> None:
+    def __init__(self, tree: object, environ: Mapping[str, str]) -> None:
         self._tree = tree
         self._environ = environ
         self._taken: set[JsonPath] = set()
@@ -55,12 +69,28 @@ class Reading:
     def take(self, path: JsonPath, kind: type[T]) -> T | None:
         """What is at a path, if it is of this kind; anything else stays, to be reported."""
         value = self.look(path)
-        if kind is float and isinstance(value, int):
-            value = float(value) if not isinstance(value, bool) else None
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        if kind is not str:
+            value = self.number(path)
+            if kind is int and isinstance(value, float) and value.is_integer():
+                value = int(value)
+            elif kind is float and isinstance(value, int):
+                value = float(value)
+        if not isinstance(value, kind):
             return None
         self._taken.add(path)
         return value
+
+    def number(self, path: JsonPath) -> int | float | None:
+        """The number at a path, without taking it; as text, too: LiteLLM's reader takes 20_000."""
+        value = self.look(path)
+        if isinstance(value, str) and _NUMBER.fullmatch(value):
+            value = float(value) if "." in value else int(value)
+        return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def whole(self, path: JsonPath) -> object:
+        """What is at a path with everything below it, taken as it is."""
+        self._taken.add(path)
+        return self.look(path)
 
     def text(self, path: JsonPath) -> str | None:
         """Text, which may be the name of an environment variable to read it from."""
@@ -99,7 +129,11 @@ class Reading:
         """Everything to report, in document order; `reasons` by name of a key."""
         order = {path: i for i, path in enumerate(_paths((), self._tree))}
         for path in self._untaken((), self._tree):
-            known = [reasons[str(part)] for part in reversed(path) if part in reasons]
+            # A section's own reason, then that of the innermost name that has one.
+            known = [reasons[str(part)] for part in (*path[:1], *path[:0:-1]) if part in reasons]
+            if self.look(path) in (None, [], {}):
+                self.differs(path, EMPTY)
+                continue
             self._notes[path] = Note(path, known[0] if known else "has no counterpart", lost=True)
         return sorted(self._notes.values(), key=lambda note: order.get(note.path, 0))
 
@@ -107,10 +141,10 @@ class Reading:
         note = self._notes.get(path)
         if path in self._taken or (note is not None and note.lost):
             return
-        if isinstance(node, dict | list):
+        if isinstance(node, dict | list) and node:
             for key, below in _members(node):
                 yield from self._untaken((*path, key), below)
-        elif node is not None:
+        else:
             yield path
 
 
@@ -126,3 +160,22 @@ def _paths(path: JsonPath, node: object) -> Iterator[JsonPath]:
     if isinstance(node, dict | list):
         for key, below in _members(node):
             yield from _paths((*path, key), below)
+
+
+def slug(text: str) -> str:
+    """Text as an id of an endpoint may be written."""
+    return _UNFIT.sub("-", text).strip("-./:@+_")[:100] or "any"
+
+
+def free(wanted: str, taken: set[str]) -> str:
+    """The id, or one like it that nobody has; it is taken now."""
+    made, n = wanted, 2
+    while made in taken:
+        made, n = f"{wanted}.{n}", n + 1
+    taken.add(made)
+    return made
+
+
+def per_mtok(cost: str | float) -> str:
+    """A price per token as one per million tokens, exactly."""
+    return f"{Decimal(cost if isinstance(cost, str) else repr(cost)) * 10**6:f}"
