@@ -29,10 +29,10 @@ Same arguments, same seed: same result, to the last bit.
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from heapq import heappop, heappush
 from typing import Protocol
 
 from headway.core.engine import Engine
@@ -165,8 +165,8 @@ class VirtualFleet:
 
     def at(self, when: float, action: Callable[[], None]) -> None:
         """Do `action` at `when` (now, if that is past). Equal instants: in order of asking."""
-        self._order += 1
-        heapq.heappush(self._heap, (max(when, self.now), self._order, action))
+        self._order = order = self._order + 1
+        heappush(self._heap, (when if when > self.now else self.now, order, action))
 
     def submit(self, arrival: Arrival) -> None:
         """Add a call, from now on."""
@@ -192,8 +192,10 @@ class VirtualFleet:
         if not self._started:
             self._started = True
             self._next_arrival()
-        while heap and heap[0][0] <= until_s:
-            self.now, _, action = heapq.heappop(heap)
+        while heap:
+            if heap[0][0] > until_s:
+                break
+            self.now, _, action = heappop(heap)
             action()
         if until_s != INFINITY:
             self.now = max(self.now, until_s)
@@ -265,20 +267,22 @@ class _Run:
         call, fleet = self.call, self.fleet
         assert call is not None
         while not self.done and self._finish is None:
-            now = fleet.now
-            match call.next_action(now):
-                case Send(attempt):
-                    self._send(attempt)
-                case Wait(until, reason):
-                    if call.set_waker(self._woken):
-                        continue
-                    # A running attempt has timers of its own.
-                    if until != INFINITY and reason != "running":
-                        fleet.at(until, self._tick)
+            action = call.next_action(fleet.now)
+            if isinstance(action, Send):
+                self._send(action.attempt)
+            elif isinstance(action, Wait):
+                # Who has an attempt under way stands in no line, and attempts have their timers.
+                if action.reason == "running":
                     return
-                case Finish() as finish:
-                    self._finish = finish
-                    call.set_waker(None)
+                if call.set_waker(self._woken):
+                    continue
+                if action.until != INFINITY:
+                    fleet.at(action.until, self._tick)
+                return
+            else:
+                self._finish = action
+                call.set_waker(None)
+                if self.requests:
                     self._drop_lost()
         self._maybe_over()
 
@@ -291,20 +295,21 @@ class _Run:
         self.fleet.at(self.fleet.now, self._tick)
 
     def _send(self, attempt: Attempt) -> None:
-        fleet = self.fleet
+        fleet, endpoint_id = self.fleet, attempt.endpoint_id
         fleet.result.attempts_sent += 1
-        fleet.inflight[attempt.endpoint_id] += 1
-        request = VirtualRequest(self, attempt, fleet.inflight[attempt.endpoint_id], fleet.now)
+        fleet.inflight[endpoint_id] = inflight = fleet.inflight[endpoint_id] + 1
+        request = VirtualRequest(self, attempt, inflight, fleet.now)
         self.requests.append(request)
         if attempt.first_token_by < attempt.deadline_at:
             fleet.at(attempt.first_token_by, lambda: self._first_token_limit(request))
-        fleet.endpoints[attempt.endpoint_id].send(request)
+        fleet.endpoints[endpoint_id].send(request)
 
     def first_token(self, request: VirtualRequest) -> None:
         call = self.call
         assert call is not None
         if call.on_first_token(request.attempt, self.fleet.now):
-            self._drop_lost()
+            if len(self.requests) > 1:
+                self._drop_lost()
             self.step()
         else:
             self.end(request, CANCELLED, told=False)
@@ -319,7 +324,7 @@ class _Run:
         self.log.append(
             AttemptRecord(
                 attempt.number,
-                attempt.kind.value,
+                attempt.kind._value_,  # what `value` returns, without its descriptor
                 attempt.reason,
                 attempt.endpoint_id,
                 attempt.model,
@@ -369,7 +374,9 @@ class _Run:
         if finish is None or self.done or self.requests:
             return
         attempt = finish.attempt
-        mine = next((a for a in self.log if attempt and a.number == attempt.number), None)
+        mine = None
+        if attempt is not None:
+            mine = next((a for a in self.log if a.number == attempt.number), None)
         self._book(mine.outcome if mine else CANCELLED, finish.rejection, mine)
 
     def _book(

@@ -43,8 +43,7 @@ class AttemptRecord(NamedTuple):
     lost: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CallRecord:
+class CallRecord(NamedTuple):
     """One call, ended. For a stream `ended_at` is the stream's end."""
 
     process: int

@@ -156,7 +156,9 @@ class Run:
     def __init__(self, scenario: Scenario, contender: str, seed: int) -> None:
         self.scenario, self.contender, self.seed = scenario, contender, seed
         self.workload = workload_of(scenario)
-        self.endpoints = make_endpoints(scenario.fleet, scenario.faults, self._one_way)
+        self.endpoints = make_endpoints(
+            scenario.fleet, scenario.faults, self._one_way, is_watched=contender in SEEING
+        )
         algorithm = contender.removeprefix("core:") if contender.startswith("core:") else ""
         self.publisher = Publisher(scenario, self.workload, algorithm)
         ids = [s.id for s in scenario.fleet]
