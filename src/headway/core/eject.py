@@ -96,16 +96,21 @@ class PeerEjector:
         if not self.is_due(now):
             return [], []
         since, self._swept_at = self._swept_at, now
-        back = [e for e, p in self._peers.items() if since < p.until <= now]
+        back: list[str] = []
+        if self.ejects_until > since:
+            back = [e for e, p in self._peers.items() if since < p.until <= now]
+        has_failures = False
         for peer in self._peers.values():
             peer.roll()
+            has_failures = has_failures or peer.seen_ok < peer.seen
             # An interval spent outside, even in part, is no proof of health: it would wipe out the
             # memory of flapping at each return.
             if peer.times and peer.until <= since and peer.history[-1][0] == peer.history[-1][1]:
                 peer.times -= 1
         for endpoint_id in back:
             self._peers[endpoint_id].forget()  # old failures must not eject it again
-        return self._eject(pool_size, now), back
+        # Of peers that are all without failure none is worse than the others.
+        return (self._eject(pool_size, now) if has_failures else []), back
 
     def _eject(self, pool_size: int, now: float) -> list[tuple[str, float]]:
         rates = {

@@ -160,11 +160,10 @@ class Engine:
                     if state.endpoint.base_url != endpoint.base_url:
                         world.affinity.forget(endpoint_id)
                     state.reconfigure(endpoint, ceilings.get(endpoint_id))
-            for gone in [
-                e for e, s in world.states.items() if e not in snapshot.endpoints and not s.inflight
-            ]:
-                del world.states[gone]
-                world.affinity.forget(gone)
+            for gone in world.states.keys() - snapshot.endpoints.keys():
+                if not world.states[gone].inflight:
+                    del world.states[gone]
+                    world.affinity.forget(gone)
             names = {route.name: route for route in snapshot.routes}
             for name, pool in list(world.pools.items()):
                 if name in names:
@@ -359,9 +358,7 @@ class Engine:
     def breaker_states(self) -> tuple[tuple[str, str], ...]:
         """(endpoint id, worst breaker state): cheap enough for a gauge callback."""
         with self.lock:
-            return tuple(
-                [(e, _worst(s.breakers.values())) for e, s in self.world.states.items()]
-            )
+            return tuple([(e, _worst(s.breakers.values())) for e, s in self.world.states.items()])
 
     def explain(self, facts: CallFacts, now: float) -> Explanation:
         """Why A and not B, for a call with these facts, without sending anything."""

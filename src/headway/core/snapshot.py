@@ -100,8 +100,7 @@ class Plan(NamedTuple):
     def ttft_of(self, uncached_tokens: float) -> float:
         """Mean time to first token, without the way there, of a prompt with so much to prefill."""
         extra = self.prefill_s_per_token * (uncached_tokens - self.ttft_ref_uncached_tokens)
-        ttft_s = self.ttft_s + extra * self.growth
-        return ttft_s if ttft_s > TTFT_MIN_S else TTFT_MIN_S
+        return max(self.ttft_s + extra * self.growth, TTFT_MIN_S)
 
     def latency_of(self, uncached_tokens: float, output_tokens: int) -> float:
         """Mean time of a whole call: way, first token, and the rest."""

@@ -79,6 +79,7 @@ class EndpointState:
     __slots__ = (
         "_badness",
         "_badness_at",
+        "_ceiling",
         "_residual",
         "_residual_at",
         "_residual_tally",
@@ -107,6 +108,7 @@ class EndpointState:
         in_fleet: bool = False,
     ) -> None:
         self.endpoint = endpoint
+        self._ceiling = ceiling
         self.inflight = 0
         self.limit = ConcurrencyLimit(_tighter(endpoint.capacity.concurrency, ceiling))
         capacity = endpoint.capacity
@@ -137,13 +139,14 @@ class EndpointState:
 
     def reconfigure(self, endpoint: Endpoint, ceiling: int | None) -> None:
         """Adopt a new document's entry for the same id; everything learned is kept."""
-        known, self.endpoint = self.endpoint.capacity, endpoint
-        self.limit.reconfigure(_tighter(endpoint.capacity.concurrency, ceiling))
-        if known is endpoint.capacity or known == endpoint.capacity:
+        known, self.endpoint, capacity = self.endpoint.capacity, endpoint, endpoint.capacity
+        if ceiling == self._ceiling and (known is capacity or known == capacity):
             return
+        self._ceiling = ceiling
+        self.limit.reconfigure(_tighter(capacity.concurrency, ceiling))
         for gate, own, whole in (
-            (self.rpm, endpoint.capacity.rpm, endpoint.capacity.fleet_rpm),
-            (self.tpm, endpoint.capacity.tpm, endpoint.capacity.fleet_tpm),
+            (self.rpm, capacity.rpm, capacity.fleet_rpm),
+            (self.tpm, capacity.tpm, capacity.fleet_tpm),
         ):
             if isinstance(gate, FleetGate):
                 gate.reshare(own, whole)
@@ -168,9 +171,8 @@ class EndpointState:
         age = now - self._residual_at
         faded = age / RESIDUAL_FORGET_S
         calls = (self._tally.answered - self._residual_tally) / RESIDUAL_FORGET_CALLS
-        if faded > calls:
-            slowly = age / RESIDUAL_FORGET_MAX_S
-            faded = slowly if slowly > calls else calls
+        if faded > calls and (faded := age / RESIDUAL_FORGET_MAX_S) < calls:
+            faded = calls
         if faded >= 1.0:
             return None
         return 1.0 + (self._residual - 1.0) * (1.0 - faded)
@@ -343,7 +345,6 @@ def _has_rate(endpoint: Endpoint) -> bool:
 
 def _tighter(a: int | None, b: int | None) -> float | None:
     if a is None or b is None:
-        bound = b if a is None else a
-    else:
-        bound = min(a, b)
-    return None if bound is None else float(bound)
+        a = b if a is None else a
+        return None if a is None else float(a)
+    return float(min(a, b))

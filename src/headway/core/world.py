@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from headway.core.affinity import AffinityMap
 from headway.core.model import INFINITY, Rng
-from headway.core.snapshot import Endpoint, Route, Snapshot, Weights
 from headway.core.select import Candidate, Row
+from headway.core.snapshot import Endpoint, Route, Snapshot, Weights
 from headway.core.state import EndpointState, Pool, Tally
 
 ROWS_MAX = 256

@@ -158,9 +158,8 @@ class EngineModel:
     def step_s(self, prefill: int, *, more: int = 0, more_context: int = 0) -> float:
         """Length of a step with `prefill` prompt tokens, were `more` sequences decoding too."""
         batch = self._batch + more
-        linear = self._slope_s * (prefill + batch)
         return self.slowdown * (
-            (linear if linear > self._floor_s else self._floor_s)
+            max(self._floor_s, self._slope_s * (prefill + batch))
             + self._context_coef_s * (self._context + more_context)
             + self._sequence_s * batch
             + self._overhead_s

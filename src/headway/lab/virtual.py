@@ -33,6 +33,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from heapq import heappop, heappush
+from threading import Lock
 from typing import Protocol
 
 from headway.core.engine import Engine
@@ -148,6 +149,7 @@ class VirtualFleet:
                 snapshot,
                 zone=zones[i % len(zones)],
                 rng=random.Random(f"{seed}/process/{i}"),
+                lock=Lock(),
                 on_event=None if on_event is None else partial(on_event, i),
             )
             for i in range(processes if clients is None else 0)
@@ -165,8 +167,9 @@ class VirtualFleet:
 
     def at(self, when: float, action: Callable[[], None]) -> None:
         """Do `action` at `when` (now, if that is past). Equal instants: in order of asking."""
+        when = max(when, self.now)
         self._order = order = self._order + 1
-        heappush(self._heap, (when if when > self.now else self.now, order, action))
+        heappush(self._heap, (when, order, action))
 
     def submit(self, arrival: Arrival) -> None:
         """Add a call, from now on."""
@@ -192,9 +195,7 @@ class VirtualFleet:
         if not self._started:
             self._started = True
             self._next_arrival()
-        while heap:
-            if heap[0][0] > until_s:
-                break
+        while heap and heap[0][0] <= until_s:
             self.now, _, action = heappop(heap)
             action()
         if until_s != INFINITY:
@@ -227,6 +228,7 @@ class _Run:
 
     __slots__ = (
         "_finish",
+        "_is_waiting",
         "arrival",
         "arrived_at",
         "call",
@@ -247,6 +249,7 @@ class _Run:
         self.done = False
         self.left = False
         self._finish: Finish | None = None
+        self._is_waiting = False
 
     def begin(self) -> None:
         fleet, arrival = self.fleet, self.arrival
@@ -274,6 +277,7 @@ class _Run:
                 # Who has an attempt under way stands in no line, and attempts have their timers.
                 if action.reason == "running":
                     return
+                self._is_waiting = True
                 if call.set_waker(self._woken):
                     continue
                 if action.until != INFINITY:
@@ -281,7 +285,8 @@ class _Run:
                 return
             else:
                 self._finish = action
-                call.set_waker(None)
+                if self._is_waiting:
+                    call.set_waker(None)
                 if self.requests:
                     self._drop_lost()
         self._maybe_over()
@@ -321,20 +326,7 @@ class _Run:
         request.ended = True
         self.requests.remove(request)
         fleet.inflight[attempt.endpoint_id] -= 1
-        self.log.append(
-            AttemptRecord(
-                attempt.number,
-                attempt.kind._value_,  # what `value` returns, without its descriptor
-                attempt.reason,
-                attempt.endpoint_id,
-                attempt.model,
-                attempt.started_at,
-                attempt.first_token_at,
-                fleet.now,
-                outcome,
-                attempt.lost,
-            )
-        )
+        self.log.append(AttemptRecord.of(attempt, fleet.now, outcome))
         if not told:
             fleet.endpoints[attempt.endpoint_id].cancel(request)
         call.on_outcome(attempt, outcome, fleet.now)

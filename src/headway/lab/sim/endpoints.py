@@ -208,7 +208,7 @@ class SimEngine:
     def _schedule(self, fleet: VirtualFleet) -> None:
         # A hair late: an instant that rounding put before the event would never reach it.
         due = self.engine.next_event_at(reports_only=not self._is_watched)
-        due = (due if due > fleet.now else fleet.now) + 1e-9
+        due = max(due, fleet.now) + 1e-9
         if due < self._wake_at:
             self._wake_at = due
             fleet.at(due, partial(self._wake, fleet, due))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from threading import Lock
 
 from headway.core.breaker import State
 from headway.core.engine import Engine
@@ -37,6 +40,9 @@ from headway.lab.virtual_records import Arrival, CallRecord
 CORE = ("headway", "core:")
 """`headway` is the default strategy; `core:NAME` another one of `core.select.STRATEGIES`."""
 MODEL = "m"
+UNLIMITED = Capacity()
+COLLECT_AFTER = 50_000
+"""Objects made, less those gone, between two searches for cycles."""
 FRESH_S = 2.0
 """How often the freshest policies are published."""
 
@@ -65,6 +71,18 @@ def weights_of(fleet: Sequence[Site], workload: Workload) -> dict[str, float]:
     """What each site is believed to carry, which is its published weight."""
     by_capacity = {s.id: capacity(s, workload, believed=True) for s in fleet}
     return {s.id: by_capacity[s.id] * (1.0 if s.weight is None else s.weight) for s in fleet}
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Look for garbage in cycles seldom: a call leaves none, and each search goes over all that
+    the processes know."""
+    usual = gc.get_threshold()
+    gc.set_threshold(COLLECT_AFTER, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 class Publisher:
@@ -117,7 +135,7 @@ class Publisher:
         scenario = self._scenario
         is_planned = scenario.is_planned and site.engine != "hosted"
         share = 1.0 / scenario.processes
-        limits = Capacity()
+        limits = UNLIMITED
         if site.publishes_limits and (site.rpm or site.tpm):
             limits = Capacity(
                 rpm=site.rpm * share if site.rpm else None,
@@ -202,7 +220,7 @@ class Run:
         rng = random.Random(f"{self.seed}/process/{process}/{self._generation}")
         if self.contender.startswith(CORE):
             place = self._place(process)
-            engine = Engine(self._snapshots[place], zone=place[0], rng=rng)
+            engine = Engine(self._snapshots[place], zone=place[0], rng=rng, lock=Lock())
             self.engines.append(engine)
             return engine
         ids = [s.id for s in self.publisher.cell(process % self.scenario.cells)]
@@ -352,9 +370,10 @@ class Run:
             step = self.scenario.duration_s / BINS
             for i in range(BINS):
                 self.fleet.at((i + 0.5) * step, self._look)
-        began = time.process_time()
-        self.fleet.run(until_s=self.scenario.duration_s * 4)
-        spent = time.process_time() - began
+        with _few_collections():
+            began = time.process_time()
+            self.fleet.run(until_s=self.scenario.duration_s * 4)
+            spent = time.process_time() - began
         figures = self.booking.figures(self.contender, self.seed, lines=lines)
         figures.simulated_per_cpu_s = self.fleet.result.calls_ended / max(spent, 1e-9)
         return figures
