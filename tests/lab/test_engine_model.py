@@ -225,7 +225,7 @@ def test_who_waits_for_reports_alone_hears_the_same_at_the_same_instants(engine_
         number: dict[EngineRequest, int] = {}
         now, looks = 0.0, 0
         for _ in range(300):
-            arrival = now + rng.expovariate(6.0)
+            arrival = now + rng.expovariate(2.0)
             while (due := engine.next_event_at(reports_only=reports_only) + 1e-9) < arrival:
                 looks += 1
                 now = max(now, due)
