@@ -480,6 +480,7 @@ def _warm(world: World, facts: CallFacts, route: Route, now: float) -> Warm | No
     if not affinity.key or (facts.session is None and not facts.prefix):
         return None
     return world.affinity.find(
+        facts.model,
         facts.session,
         facts.prefix,
         ttl_s=affinity.ttl_s,

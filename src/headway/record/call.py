@@ -36,6 +36,7 @@ from headway.core.model import (
 )
 from headway.core.snapshot import Endpoint
 from headway.cost import UNKNOWN, ZERO, Cost, add, worst_source
+from headway.forks import free_in_children
 from headway.record.attempt import NOT_BILLED, AttemptRecord, price_attempt, usage_to_price
 from headway.task.ledger import Settlement
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from headway.core.snapshot import Snapshot
     from headway.record.books import Books
     from headway.record.shared import Shared
+    from headway.record.tenants import Reservation
     from headway.record.watching import CallWatch
     from headway.task.task import Task
 
@@ -51,7 +53,7 @@ logger = logging.getLogger("headway")
 
 _NO_SPAN: AbstractContextManager[None] = nullcontext()
 _NOTHING = Settlement({}, 0, ZERO, 0, 0)
-_lock = threading.Lock()
+_lock = free_in_children(threading.Lock())
 """Held for a flag test or to add an attempt: shorter than a lock per call takes to make."""
 
 
@@ -62,8 +64,8 @@ class CallRecord:
     __slots__ = (
         "_attempts_before", "_attempts_made", "_books", "_cost", "_held", "_settling", "_watch",
         "attempts", "call", "deferred", "denied_by", "ended", "ended_at", "facts", "outcome",
-        "queue_wait_s", "rejection", "runs_at", "settlement", "shared", "started_at", "task",
-        "winner",
+        "queue_wait_s", "rejection", "reserved", "runs_at", "settlement", "shared", "started_at",
+        "task", "winner",
     )  # fmt: skip
 
     def __init__(self, books: Books, facts: CallFacts, task: Task | None, now: float) -> None:
@@ -90,6 +92,8 @@ class CallRecord:
         """Where every attempt goes, whatever is decided: observed calls only."""
         self.shared: Shared | None = None
         """What it has to do with other calls: of routes that join calls or keep answers only."""
+        self.reserved: Reservation | None = None
+        """What is set aside of its tenant's budget."""
         self._attempts_before = 0
         self._attempts_made = 0
         self._held = False
@@ -110,8 +114,14 @@ class CallRecord:
 
     @property
     def wants_usage(self) -> bool:
-        """Whether anybody will look at the cost: a task, telemetry that records, or other calls."""
-        return self.task is not None or self._watch is not None or self.shared is not None
+        """Whether anybody will look at the cost: a task, telemetry that records, other calls, or a
+        tenant's budget."""
+        return (
+            self.task is not None
+            or self._watch is not None
+            or self.shared is not None
+            or self.reserved is not None
+        )
 
     def sink(self, snapshot: Snapshot) -> Sink | None:
         """`on_event`, to hand to `Engine.begin`; None when neither anybody looks at this call, nor
@@ -207,6 +217,8 @@ class CallRecord:
         self._watch = None
         if self.task is not None:
             self.task._ledger.let_pass(is_resend=is_resend)
+        if self.reserved is not None:
+            self.reserved.settle(ZERO)
 
     def on_event(self, event: Event) -> None:
         """The sink for the engine's events of this call. Never raises."""
@@ -229,7 +241,8 @@ class CallRecord:
             self.task._ledger.start_attempt()
         price = record.endpoint.price
         if price is not None and price.per_gpu_hour is not None:
-            record.busy_s = self._books.busy(record.endpoint.id).start(event.at)
+            if record.result is None:  # else its end was told first, by another thread
+                record.busy_s = self._books.busy(record.endpoint.id).start(event.at)
         elif self.task is not None or self._watch is not None:
             self._books.pricer.warm(record.endpoint)
 
@@ -243,7 +256,7 @@ class CallRecord:
         if record.status is None:
             record.status = event.outcome.status
         price = record.endpoint.price
-        if price is not None and price.per_gpu_hour is not None:
+        if price is not None and price.per_gpu_hour is not None and record.started:
             record.busy_s = self._books.busy(record.endpoint.id).stop(event.at, record.busy_s)
         record.result = event.result
 
@@ -322,6 +335,9 @@ class CallRecord:
             self._cost = UNKNOWN
             if self.shared is not None and self.shared.leads is not None:
                 self.shared.leads.settle(self.settlement, UNKNOWN)
+        if self.reserved is not None:
+            whole = self.settlement
+            self.reserved.settle(whole.total, is_complete=not whole.unknown_attempts)
         if self.task is not None:
             self.task._settle(self)
         self.deferred = False

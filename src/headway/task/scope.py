@@ -40,6 +40,7 @@ class CallOptions(NamedTuple):
     hedge: bool | None = None
     idempotent: bool | None = None
     route: str | None = None
+    tenant: str | None = None
 
 
 class Scope(NamedTuple):
@@ -68,14 +69,15 @@ def enter_scope(scope: Scope) -> Token[Scope]:
     return _SCOPE.set(scope)
 
 
-def leave_scope(token: Token[Scope]) -> None:
-    """Make the scope before it current again."""
+def leave_scope(token: Token[Scope]) -> bool:
+    """Make the scope before it current again; False: it was entered in another context."""
     try:
         _SCOPE.reset(token)
     except ValueError:
         # Closed from another context (an async generator finalised by the loop): that context never
         # had our scope, so there is nothing to restore.
-        return
+        return False
+    return True
 
 
 # --------------------------------------------------------------------------- checked arguments
@@ -119,7 +121,8 @@ class options:  # noqa: N801 - reads as a statement: `with headway.options(...)`
     is entered, and can only shorten an outer one. `priority` is a whole number (higher goes first)
     or the name of a class in the policy. `session` keeps calls on the endpoint with the warm prefix
     cache. `hedge` allows or forbids a second attempt beside a slow one. `idempotent=True` says a
-    call that may have run is safe to repeat. `route` names a route of the policy.
+    call that may have run is safe to repeat. `route` names a route of the policy, `tenant` whose
+    budget of the policy the calls are paid from.
 
     Raises `TypeError` or `ValueError` at once when an argument makes no sense.
     """
@@ -133,6 +136,7 @@ class options:  # noqa: N801 - reads as a statement: `with headway.options(...)`
         hedge: bool | None = None,
         idempotent: bool | None = None,
         route: str | None = None,
+        tenant: str | None = None,
     ) -> None:
         self._deadline_s = None if deadline is None else seconds(deadline, "deadline")
         changes = with_priority(CallOptions(), priority)
@@ -140,11 +144,14 @@ class options:  # noqa: N801 - reads as a statement: `with headway.options(...)`
             changes = changes._replace(session=label(session, "session", SESSION_CHARS_MAX))
         if route is not None:
             changes = changes._replace(route=label(route, "route", NAME_CHARS_MAX))
+        if tenant is not None:
+            changes = changes._replace(tenant=label(tenant, "tenant", NAME_CHARS_MAX))
         for value, what in ((hedge, "hedge"), (idempotent, "idempotent")):
             if value is not None and not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(f"{what} must be True or False, got {value!r}")
         self._changes = changes._replace(hedge=hedge, idempotent=idempotent)
         self._tokens: list[Token[Scope]] = []
+        """Of all who are inside: one object may be entered by many tasks and threads at once."""
 
     def __enter__(self) -> CallOptions:
         task, outer = current_scope()
@@ -167,7 +174,10 @@ class options:  # noqa: N801 - reads as a statement: `with headway.options(...)`
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        leave_scope(self._tokens.pop())
+        for token in reversed(self._tokens):
+            if leave_scope(token):  # else it is somebody else's, in another context
+                self._tokens.remove(token)
+                return
 
     async def __aenter__(self) -> CallOptions:
         return self.__enter__()

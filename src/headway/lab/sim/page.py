@@ -144,7 +144,7 @@ def _missed(missed: Sequence[tuple[Comparison, Verdict]]) -> str:
 
 FAILED_ALIKE = 0.005
 """Part of the calls by which two clients may differ in failures and be compared in latency."""
-SEEING_ONLY = frozenset({"gateway", "gateway_marginal", "prequal"})
+SEEING_ONLY = frozenset({"gateway", "gateway_marginal", "prequal", "bound"})
 
 
 def _losses(compared: Sequence[Comparison]) -> str:

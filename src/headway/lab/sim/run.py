@@ -25,6 +25,7 @@ from headway.core.snapshot import (
     Snapshot,
     WeightTable,
 )
+from headway.lab.sim.bound import BOUND, unloaded
 from headway.lab.sim.endpoints import OneWay, SimEngine, as_models, make_endpoints
 from headway.lab.sim.figures import BINS, Booking, Figures
 from headway.lab.sim.plain import PlainClient, Rules
@@ -41,15 +42,14 @@ CORE = ("headway", "core:")
 """`headway` is the default strategy; `core:NAME` another one of `core.select.STRATEGIES`."""
 MODEL = "m"
 UNLIMITED = Capacity()
-COLLECT_AFTER = 50_000
-"""Objects made, less those gone, between two searches for cycles."""
+COLLECT_AFTER = 50_000  # objects made, less those gone, between two searches for cycles
 FRESH_S = 2.0
 """How often the freshest policies are published."""
 
 
 def contenders() -> tuple[str, ...]:
     """Every name that `simulate` knows."""
-    return ("headway", "core:min_cost", *RULES, *SEEING)
+    return ("headway", "core:min_cost", *RULES, *SEEING, BOUND)
 
 
 def workload_of(scenario: Scenario) -> Workload:
@@ -75,8 +75,7 @@ def weights_of(fleet: Sequence[Site], workload: Workload) -> dict[str, float]:
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Look for garbage in cycles seldom: a call leaves none, and each search goes over all that
-    the processes know."""
+    """Search for cycles seldom: a call leaves none, and a search looks at all that there is."""
     usual = gc.get_threshold()
     gc.set_threshold(COLLECT_AFTER, *usual[1:])
     try:
@@ -174,9 +173,13 @@ class Run:
     def __init__(self, scenario: Scenario, contender: str, seed: int) -> None:
         self.scenario, self.contender, self.seed = scenario, contender, seed
         self.workload = workload_of(scenario)
-        self.endpoints = make_endpoints(
-            scenario.fleet, scenario.faults, self._one_way, is_watched=contender in SEEING
-        )
+        if contender == BOUND:
+            self.endpoints = unloaded(scenario.fleet, self._one_way)
+        else:
+            is_watched = contender in SEEING
+            self.endpoints = make_endpoints(
+                scenario.fleet, scenario.faults, self._one_way, is_watched=is_watched
+            )
         algorithm = contender.removeprefix("core:") if contender.startswith("core:") else ""
         self.publisher = Publisher(scenario, self.workload, algorithm)
         ids = [s.id for s in scenario.fleet]
@@ -228,7 +231,7 @@ class Run:
         seeing = SEEING.get(self.contender)
         if seeing is not None:
             return self._plain(seeing(ids, weights, rng, process, self.endpoints), rng)
-        kind = RULES[self.contender]
+        kind = RULES["random" if self.contender == BOUND else self.contender]
         if self.contender == "litellm_cost":
             prices = self.publisher.prices
             kind = with_prices({e: float(p.output_per_mtok or 0) for e, p in prices.items()})

@@ -28,7 +28,7 @@ CLIENTS = (
     *LITELLM,
 )
 """What a client can run."""
-ALL = (*CLIENTS, "core:min_cost", "prequal", "gateway", "gateway_marginal")
+ALL = (*CLIENTS, "core:min_cost", "prequal", "gateway", "gateway_marginal", "bound")
 
 EQUAL = sites(4, engine="8b-a100")
 MIXED = (
