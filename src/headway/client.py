@@ -236,7 +236,7 @@ def _made_clone_class(cls: Any) -> type[Any]:
 
 _shared: list[tuple[object, RouterOptions, weakref.ref[Router]]] = []
 _sharing = free_in_children(threading.Lock())
-"""Held to look at the list or to add to it, not while a router is made: its policy may be fetched."""
+"""Held to look at the list or to add to it, not while a router is made, which may fetch."""
 
 
 def _shared_router(name: object, options: RouterOptions) -> Router | None:
