@@ -27,7 +27,10 @@ PAGE = ROOT / "docs" / "reference" / "api.md"
 LINE_MAX = 96
 _ARGUMENT = re.compile(r"^ {4}(\w+(?:, \w+)*): (.*)$")
 _SECTION = re.compile(r"^(Args|Raises):$")
-_STARS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+_STARS: dict[Any, str] = {
+    inspect.Parameter.VAR_POSITIONAL: "*",
+    inspect.Parameter.VAR_KEYWORD: "**",
+}
 NOT_TOLD = frozenset({"model_config", "code_prefix", "raw"})
 """Public by name, and nothing that an application has to do with."""
 
