@@ -215,7 +215,8 @@ class Router:
         snapshot = self.engine.snapshot
         return (
             f"<headway.Router {snapshot.policy_id!r} version {snapshot.version} "
-            f"({len(snapshot.endpoints)} endpoints, {self.mode})>"
+            f"({len(snapshot.endpoints)} endpoint{'s' * (len(snapshot.endpoints) != 1)}, "
+            f"{self.mode})>"
         )
 
     def __enter__(self) -> Self:
