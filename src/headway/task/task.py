@@ -1,3 +1,4 @@
+# long: one public class, and what each of its attributes is
 """The task: a unit of user-visible work whose calls, time and money are accounted for together.
 
     task(...) -> entered -> calls open and settle -> verdict -> left -> late settlements, late
