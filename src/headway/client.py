@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, c
 import openai
 from openai._models import FinalRequestOptions
 
-from headway.errors import WrapError
+from headway.errors import PolicyError, WrapError
 from headway.hosts import split_url
 from headway.transport.async_ import AsyncTransport
 from headway.transport.family import family_of
@@ -250,9 +250,11 @@ def _router_for(
                 f"the router is given: {', '.join(options)} can only be set where it is made."
             )
         return policy
+    is_of_environment = False
     if policy is None:
         policy = os.environ.get(POLICY_VARIABLE) or None
-        if policy is not None:
+        is_of_environment = policy is not None
+        if is_of_environment:
             options = _with_keys_of_environment(options)
     # Without a policy, clients of one base URL share what they learn of it.
     # A file is told by where it is: another directory may have one of the same name.
@@ -268,7 +270,12 @@ def _router_for(
     if policy is None:
         router = Router(pass_through(str(client.base_url)), **options)
     else:
-        router = Router(policy, own_hosts=_own_hosts(str(client.base_url)), **options)
+        try:
+            router = Router(policy, own_hosts=_own_hosts(str(client.base_url)), **options)
+        except PolicyError as error:
+            if is_of_environment:  # whoever reads it has no line of code that names a policy
+                error.args = (f"{error} (the policy is named by {POLICY_VARIABLE})",)
+            raise
     if len(_shared) < SHARED_ROUTERS_MAX:
         _shared.append((name, options, weakref.ref(router)))
     return router
@@ -280,7 +287,10 @@ def _with_keys_of_environment(options: RouterOptions) -> RouterOptions:
     if keys and options.get("public_keys") is None:
         from headway.policy.signing import keys_from_text
 
-        options = {**options, "public_keys": keys_from_text(keys)}
+        try:
+            options = {**options, "public_keys": keys_from_text(keys)}
+        except ValueError as error:
+            raise ValueError(f"{KEYS_VARIABLE}: {error}") from None
     if os.environ.get(UNSIGNED_VARIABLE, "").strip().lower() in ("1", "true", "yes", "on"):
         options = {"allow_unsigned": True, **options}
     return options

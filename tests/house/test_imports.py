@@ -14,7 +14,7 @@ from tests.house.paths import PYPROJECT
 
 NEVER_AT_IMPORT = (
     "aiohttp", "aiolimiter", "genai_prices", "numpy", "opentelemetry.exporter", "opentelemetry.sdk",
-    "pytest", "redis", "rich", "scipy", "tenacity", "typer", "yaml",
+    "pytest", "redis", "rich", "scipy", "shtab", "tenacity", "typer", "yaml",
 )  # fmt: skip
 
 BARE_BOUND_S = 0.15

@@ -1,7 +1,8 @@
 """Tasks that nobody ended: settled as "unknown", with a warning.
 
 A finalizer may run at any bytecode of any thread, under any lock, so `Task.__del__` only queues the
-task; the next task or call, or the end of the process, settles it.
+task; the next task or call, or the end of the process, settles it. So it is with a task whose block
+the collector leaves, in a generator or a coroutine that was forgotten.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING
 
+from headway import collecting
 from headway.forks import renew
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("headway")
 
 _open: weakref.WeakSet[Task] = weakref.WeakSet()
-_abandoned: deque[Task] = deque()
+_abandoned: deque[tuple[Task, BaseException | None]] = deque()
 _at_exit_registered = False
 
 
@@ -30,6 +32,7 @@ def track(task: Task) -> None:
     global _at_exit_registered
     if not _at_exit_registered:
         _at_exit_registered = True
+        collecting.watch()
         atexit.register(settle_open_tasks)
     _open.add(task)
 
@@ -39,19 +42,23 @@ def untrack(task: Task) -> None:
     _open.discard(task)
 
 
-def abandon(task: Task) -> None:
-    """Queue a task that was collected while open. `deque.append` needs no lock."""
-    _abandoned.append(task)
+def abandon(task: Task, problem: BaseException | None) -> None:
+    """Queue a task that was collected while open, or whose block the collector left: `problem` is
+    its way of leaving. `deque.append` needs no lock."""
+    _abandoned.append((task, problem))
 
 
 def settle_abandoned() -> None:
     """Settle what has been collected while open."""
     while _abandoned:
         try:
-            task = _abandoned.popleft()
+            task, problem = _abandoned.popleft()
         except IndexError:  # another thread was faster
             return
-        _settle(task, "was never ended (its block was not left)")
+        if problem is None:
+            _settle(task, "was never ended (its block was not left)")
+        else:
+            task._finish(problem)
 
 
 def settle_open_tasks() -> None:
