@@ -144,7 +144,7 @@ class StoreSource(PolicySource):
         condition: dict[str, Any] = {}
         if self._scheme in _COMPARING:
             condition = {"mode": "create"} if is_new else {} if tag is None else {"IfMatch": tag}
-        self._call("pipe_file", self.label + suffix, content, **condition)
+        self._call("pipe_file", self.label + suffix, content, **condition)  # no two name it alike
 
     def _head(self, url: str, cap: int) -> bytes:
         content: bytes = self._call("cat_file", url, start=0, end=cap + 1)
@@ -208,7 +208,7 @@ def _file_system_class(scheme: str) -> Any:
     except ImportError:
         raise PolicyError(f"policies at {scheme[:20]}:// need fsspec: {hint}") from None
     try:
-        return fsspec.get_filesystem_class(scheme)
+        return _plain(fsspec.get_filesystem_class(scheme))
     except ImportError as exc:
         need = hint if extra else str(exc)
         raise PolicyError(f"policies at {scheme[:20]}:// need another package: {need}") from None
@@ -217,3 +217,14 @@ def _file_system_class(scheme: str) -> Any:
             f"no source for {scheme[:20]}:// addresses",
             expected="https://, http:// on loopback, s3://, gs://, az://, file://, or a path",
         ) from None
+
+
+def _plain(cls: Any) -> Any:
+    """Of gcsfs the class that speaks HTTP alone.
+
+    The one that it registers asks over gRPC what kind of bucket it is before it reads. Where that
+    can't be reached (a proxy, a firewall, an emulator) it tries for a minute, at every look.
+    """
+    if cls.__module__ == "gcsfs.extended_gcsfs":
+        return import_module("gcsfs.core").GCSFileSystem
+    return cls
