@@ -357,6 +357,7 @@ def rejection_error(
             what = {
                 "queue_full": "the queue is full",
                 "queue_wait": "the wait for a free slot would be too long",
+                "yielded": "the endpoints are overloaded, and this is background work",
                 "no_endpoint": "every endpoint asked for quiet",
             }.get(reason, reason.replace("_", " "))
             later = (

@@ -304,6 +304,28 @@ def with_prices(prices: dict[str, float]) -> type[LiteLLMCost]:
     return type("LiteLLMCost", (LiteLLMCost,), {"prices": prices})
 
 
+class RandomShed(WeightedRandom):
+    """Weighted random, and every call is refused with the same chance, whatever task it is of: the
+    control of shedding by task. `shedding` sets the chance."""
+
+    share = 0.0
+
+    def pick(self, facts: CallFacts, now: float) -> str | None:
+        """None: refused."""
+        return None if self.rng.random() < self.share else super().pick(facts, now)
+
+
+def shedding(load: float, turns: int) -> type[RandomShed]:
+    """The rule with the chance at which tasks of so many turns, each over with its first refusal,
+    offer exactly what the fleet carries."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        share = (low + high) / 2.0
+        asked = (1.0 - (1.0 - share) ** turns) / share / turns
+        low, high = (share, high) if load * asked > 1.0 else (low, share)
+    return type("RandomShed", (RandomShed,), {"share": share if load > 1.0 else 0.0})
+
+
 RULES: dict[str, type[Rules]] = {
     "plain": Fixed,
     "random": Uniform,
@@ -318,4 +340,5 @@ RULES: dict[str, type[Rules]] = {
     "litellm_latency": LiteLLMLatency,
     "litellm_usage": LiteLLMUsage,
     "litellm_cost": LiteLLMCost,
+    "random_shed": RandomShed,
 }

@@ -25,7 +25,7 @@ from headway.lab.sim.bound import BOUND, unloaded
 from headway.lab.sim.endpoints import OneWay, SimEngine, as_models, make_endpoints
 from headway.lab.sim.figures import BINS, Booking, Figures
 from headway.lab.sim.plain import PlainClient, Rules
-from headway.lab.sim.rules import RULES, with_prices
+from headway.lab.sim.rules import RULES, shedding, with_prices
 from headway.lab.sim.scenario import Scenario
 from headway.lab.sim.seeing import SEEING
 from headway.lab.sim.sites import HOSTED_CALLS_PER_S, Site, measure, rtt_s
@@ -215,6 +215,9 @@ class Run:
         if self.contender == "litellm_cost":
             prices = self.publisher.prices
             kind = with_prices({e: float(p.output_per_mtok or 0) for e, p in prices.items()})
+        elif self.contender == "random_shed":
+            turns = self.workload.sample(400, seed=2)
+            kind = shedding(self.scenario.load, round(len(turns) / 400))
         return self._plain(kind(ids, weights, rng, process), rng)
 
     def _plain(self, rule: Rules, rng: random.Random) -> PlainClient:
