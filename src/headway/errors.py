@@ -176,7 +176,8 @@ class Rejected(_WireError, openai.APIStatusError):  # noqa: N818
 
 
 class Shed(Rejected, openai.RateLimitError):
-    """Admission refused the call: the queue is full, or the wait would outlast the deadline."""
+    """Admission refused the call: the queue is full, the wait would be too long, or it is
+    background work, and the endpoints are overloaded."""
 
     status: ClassVar[int] = 429
     code_prefix: ClassVar[str] = "headway_shed"

@@ -5,9 +5,9 @@ pool, that alone is more than it carries: priorities within each of them then ke
 a process that meets overload begins fewer *tasks* of the lowest rank, the same ones every time,
 until what is left fits.
 
-The level moves by calls and not by time, down by `CUT` and up by `GAIN`: what it settles at is a
-share of calls that meet overload (`GAIN / CUT`, 4 %: few enough for retries to hide), whatever the
-number of processes and however busy each is. Overload is a refusal, silence before the first token,
+The level moves by calls and not by time, down by `CUT` and up by `GAIN`: it settles where 3 % of
+the calls meet overload, few enough for retries to hide, whatever the number of processes and however
+busy each is. Overload is a refusal, silence before the first token,
 or a missed objective of a class that isn't background.
 
 Source: WeChat's DAGOR (admission by a rank of the task, moved by signs of overload). Pure;
@@ -17,7 +17,7 @@ single-threaded under the engine's lock.
 from __future__ import annotations
 
 import math
-import zlib
+from hashlib import blake2b
 
 from headway.core.model import OVERLOAD, Attempt, CallFacts, FailureClass, Outcome
 from headway.core.snapshot import TrafficClass
@@ -39,7 +39,8 @@ _RANKS = 2.0**32
 
 def rank_of(task_id: str) -> float:
     """A task's place among all tasks, in [0, 1): the same in every process."""
-    return zlib.crc32(task_id.encode()) / _RANKS
+    digest = blake2b(task_id.encode(), digest_size=4).digest()
+    return int.from_bytes(digest) / _RANKS
 
 
 class Yielding:

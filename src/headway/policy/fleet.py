@@ -325,12 +325,8 @@ class Slo(Block):
     ttft_p99_ms: Millis | None = Field(
         default=None, description="Time to first token: a warm endpoint past it is left."
     )
-    tpot_p99_ms: Millis | None = Field(
-        default=None, description="Time per output token (for the optimizer)."
-    )
-    total_p99_ms: Millis | None = Field(
-        default=None, description="The whole call (for the optimizer)."
-    )
+    tpot_p99_ms: Millis | None = Field(default=None, description="Time per output token.")
+    total_p99_ms: Millis | None = Field(default=None, description="The whole call.")
 
 
 class TrafficClass(Block):
