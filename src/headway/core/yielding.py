@@ -6,9 +6,9 @@ a process that meets overload begins fewer *tasks* of the lowest rank, the same 
 until what is left fits.
 
 The level moves by calls and not by time, down by `CUT` and up by `GAIN`: it settles where 3 % of
-the calls meet overload, few enough for retries to hide, whatever the number of processes and however
-busy each is. Overload is a refusal, silence before the first token,
-or a missed objective of a class that isn't background.
+the calls meet overload, few enough for retries to hide, whatever the number of processes and
+however busy each is. Overload is a refusal, silence before the first token, or a missed objective
+of a class that isn't background.
 
 Source: WeChat's DAGOR (admission by a rank of the task, moved by signs of overload). Pure;
 single-threaded under the engine's lock.
