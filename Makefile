@@ -11,6 +11,12 @@ OLDPY := .venvs/legacy/bin/python
 OLD   := .venvs/legacy/.installed
 OLDTESTS ?= tests/faults tests/transport
 JOBS  ?= 2
+# Only these are collected for what runs alone.
+TIMED := $(shell grep -rlE 'mark\.timing' --include='test_*.py' tests)
+# Each worker takes a run of neighbours, which share what they set up, and the rest from the slower one.
+SHARE := -n $(JOBS) --dist worksteal
+# Three processes would otherwise compile all tests, and every child of a test all of the package.
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 # Every target with a description, below.
@@ -30,13 +36,13 @@ demo-real: $(RUN)    ## The same story on real llama.cpp servers (skipped where 
 
 test: $(DEV)         ## The quick test suite
 	@# What measures time measures the machine too: it runs alone, and once more what was late.
-	$(PY) -m pytest -m "timing and not (slow or real or dropin)" -n 0 $(ARGS) || [ $$? -eq 5 ] || \
-	$(PY) -m pytest -m "timing and not (slow or real or dropin)" -n 0 --last-failed $(ARGS)
-	$(PY) -m pytest -m "not (timing or slow or real or dropin)" -n $(JOBS) $(ARGS)
+	$(PY) -m pytest -m "timing and not (slow or real or dropin)" -n 0 $(TIMED) $(ARGS) || [ $$? -eq 5 ] || \
+	$(PY) -m pytest -m "timing and not (slow or real or dropin)" -n 0 --last-failed $(TIMED) $(ARGS)
+	$(PY) -m pytest -m "not (timing or slow or real or dropin)" $(SHARE) $(ARGS)
 
 test-legacy: $(OLD)  ## Faults and transports on openai 2.54 over legacy httpx, with no httpx2 to be had
 	@# openai 2 writes the model after the prompt: the light way, which looks for it first, is not taken.
-	$(OLDPY) -m pytest -m "not (slow or real or dropin)" -n $(JOBS) $(OLDTESTS) \
+	$(OLDPY) -m pytest -m "not (slow or real or dropin)" $(SHARE) $(OLDTESTS) \
 	  --ignore=tests/transport/test_wrap_light.py $(ARGS)
 
 faults: $(DEV)       ## Play every fault to a plain and to a wrapped client; write docs/reference/faults.md
@@ -44,6 +50,8 @@ faults: $(DEV)       ## Play every fault to a plain and to a wrapped client; wri
 
 test-slow: $(DEV)    ## Long tests: simulation in virtual time, a million calls, soak
 	$(PY) -m pytest -m slow $(ARGS)
+	@# And what the quick suite shows fewer examples to, with all of them.
+	HYPOTHESIS_PROFILE=full $(PY) -m pytest -m "hypothesis and not (slow or real or dropin)" $(ARGS) || [ $$? -eq 5 ]
 
 parity: $(DEV)       ## 10,000 random scripts through the sync, the async and the virtual driver
 	$(PY) -m pytest -m slow tests/parity $(ARGS)

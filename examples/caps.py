@@ -1,17 +1,20 @@
 """A loop that would never end is stopped before its next call.
 
 You learn: how to cap a task by calls, cost and time, and what the refusal looks like.
-Runs offline: the endpoint is scripted.
+Runs offline: the endpoint is scripted, and its price is stated, as `max_cost` needs one.
 """
 
 from __future__ import annotations
 
 import headway
-from headway.testing import ScriptedEndpoints, tool_call
+from headway.testing import ScriptedEndpoints, document, tool_call
+
+PRICE = {"input_per_mtok": "2.50", "output_per_mtok": "10.00"}
 
 
 def main() -> None:
-    with ScriptedEndpoints({"a": tool_call("think_harder")}) as fleet:
+    policy = document(["a"], endpoint={"price": PRICE})
+    with ScriptedEndpoints({"a": tool_call("think_harder")}, policy=policy) as fleet:
         client = fleet.wrap()
         try:
             with headway.task("stuck-agent", max_calls=5, max_cost="1.00", deadline=60) as task:

@@ -9,12 +9,18 @@ release.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 # Not lazy: the function shares its name with its module, and whoever imported `headway.task` first
 # would otherwise rebind the name to the module.
 from headway.task import Task, bind, continue_task, options, task
+
+# At each request openai 2 takes httpx2 out of `sys.modules`, whole or not. A thread of ours that
+# imported it later, for prices or a policy, would break the calls that run meanwhile.
+with suppress(ImportError):
+    import httpx2 as _httpx2  # noqa: F401
 
 if TYPE_CHECKING:
     from headway import errors, events, otel, tenacity, testing

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, c
 import openai
 from openai._models import FinalRequestOptions
 
-from headway.errors import WrapError
+from headway.errors import PolicyError, WrapError
 from headway.hosts import split_url
 from headway.transport.async_ import AsyncTransport
 from headway.transport.family import family_of
@@ -91,7 +91,7 @@ def wrap(  # long: the checks of one public call
     `openai[aiohttp]`, and a client whose http client is the SDK's own default.
 
     Raises `WrapError` (a `TypeError`) for what can't be wrapped, is wrapped already or is closed;
-    `PolicyError` for a policy that can't be used.
+    `PolicyError` for a policy that can't be used; `TypeError` for an unknown keyword argument.
     """
     if client is openai:
         module: Any = openai
@@ -104,6 +104,7 @@ def wrap(  # long: the checks of one public call
             f"headway.wrap() takes an OpenAI or AsyncOpenAI client, not {type(client).__name__}. "
             "Clients of other SDKs that speak the OpenAI API can be replaced by one with base_url=."
         )
+    _check_names(router_options)
     if router is not None and (policy is not None or router_options):
         given = ", ".join((["policy"] if policy is not None else []) + list(router_options))
         raise WrapError(f"the router is given: {given} can only be set where it is made.")
@@ -137,6 +138,20 @@ def wrap(  # long: the checks of one public call
         else AsyncTransport(chosen, cast("httpx2.AsyncClient", http), home)
     )
     return cast("ClientT", _copy_of(base, _clone(http, seam)))
+
+
+_KEYWORDS = ("policy", "router", "transport", *RouterOptions.__annotations__)
+
+
+def _check_names(options: Mapping[str, object]) -> None:
+    """Raise `TypeError` for a name that `wrap` doesn't have, with the one that was meant."""
+    for name in options:
+        if name not in _KEYWORDS:
+            from difflib import get_close_matches
+
+            meant = get_close_matches(name, _KEYWORDS, n=1)
+            hint = f"did you mean {meant[0]!r}?" if meant else f"it takes {', '.join(_KEYWORDS)}."
+            raise TypeError(f"headway.wrap() got an unexpected keyword argument {name!r}: {hint}")
 
 
 def _signs(client: openai.OpenAI | openai.AsyncOpenAI) -> bool:
@@ -235,9 +250,11 @@ def _router_for(
                 f"the router is given: {', '.join(options)} can only be set where it is made."
             )
         return policy
+    is_of_environment = False
     if policy is None:
         policy = os.environ.get(POLICY_VARIABLE) or None
-        if policy is not None:
+        is_of_environment = policy is not None
+        if is_of_environment:
             options = _with_keys_of_environment(options)
     # Without a policy, clients of one base URL share what they learn of it.
     # A file is told by where it is: another directory may have one of the same name.
@@ -253,7 +270,12 @@ def _router_for(
     if policy is None:
         router = Router(pass_through(str(client.base_url)), **options)
     else:
-        router = Router(policy, own_hosts=_own_hosts(str(client.base_url)), **options)
+        try:
+            router = Router(policy, own_hosts=_own_hosts(str(client.base_url)), **options)
+        except PolicyError as error:
+            if is_of_environment:  # whoever reads it has no line of code that names a policy
+                error.args = (f"{error} (the policy is named by {POLICY_VARIABLE})",)
+            raise
     if len(_shared) < SHARED_ROUTERS_MAX:
         _shared.append((name, options, weakref.ref(router)))
     return router
@@ -265,7 +287,10 @@ def _with_keys_of_environment(options: RouterOptions) -> RouterOptions:
     if keys and options.get("public_keys") is None:
         from headway.policy.signing import keys_from_text
 
-        options = {**options, "public_keys": keys_from_text(keys)}
+        try:
+            options = {**options, "public_keys": keys_from_text(keys)}
+        except ValueError as error:
+            raise ValueError(f"{KEYS_VARIABLE}: {error}") from None
     if os.environ.get(UNSIGNED_VARIABLE, "").strip().lower() in ("1", "true", "yes", "on"):
         options = {"allow_unsigned": True, **options}
     return options

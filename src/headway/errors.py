@@ -26,7 +26,7 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import openai
 
@@ -281,6 +281,9 @@ class StreamTimedOut(StreamInterrupted, DeadlineExceeded):
 # --------------------------------------------------------------------------- policy documents
 
 
+_IN_CODE: Final = "the policy given in code"
+
+
 class PolicyError(HeadwayError):
     """A policy document can't be used.
 
@@ -304,7 +307,7 @@ class PolicyError(HeadwayError):
         if expected is not None:
             text += f" (expected {expected})"
         if source is not None:
-            text += f" [{source}]"
+            text += f" [{_IN_CODE if source == 'static' else source}]"
         super().__init__(text)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -37,6 +37,8 @@ class Totals:
     wasted: Decimal = ZERO
     incomplete: int = 0
     """Tasks part of whose cost is unknown."""
+    unknown_calls: int = 0
+    """Calls of unknown cost, as far as the log has the calls written out."""
     calls: int = 0
     attempts: int = 0
     durations_s: list[float] = field(default_factory=list[float], repr=False)
@@ -63,8 +65,14 @@ class Totals:
 
     @property
     def cost_per_success(self) -> Decimal | None:
-        """USD per successful task; None when none succeeded."""
-        return cost_per_successful_task(self.cost, self.succeeded)
+        """USD per successful task; None when none succeeded, or when no cost is known."""
+        cost = self.known_cost
+        return None if cost is None else cost_per_successful_task(cost, self.succeeded)
+
+    @property
+    def known_cost(self) -> Decimal | None:
+        """What is known of the cost; None where that is nothing: unknown is not zero."""
+        return None if self.incomplete and not self.cost else self.cost
 
     @property
     def p50_s(self) -> float | None:
@@ -95,6 +103,11 @@ class EndpointTotals:
     output_tokens: int = 0
     cached_tokens: int = 0
     durations_s: list[float] = field(default_factory=list[float], repr=False)
+
+    @property
+    def known_cost(self) -> Decimal | None:
+        """What is known of the cost; None where that is nothing."""
+        return None if self.unknown_cost and not self.cost else self.cost
 
     @property
     def ok(self) -> int:
@@ -177,6 +190,8 @@ def summarize(lines: Iterable[Line | None]) -> Report:
     """Add up task lines. Late verdicts replace the outcome of their task, wherever they stand;
     parts done in other processes add their money and calls to the task, which is counted once."""
     tasks: list[Line] = []
+    parents: dict[str, str] = {}
+    unknown: dict[str, int] = {}
     late: dict[str, str] = {}
     skipped = 0
     report = Report(Totals(), {}, {})
@@ -187,20 +202,40 @@ def summarize(lines: Iterable[Line | None]) -> Report:
             late[line["id"]] = line["outcome"]
         else:
             for call in _list(line.get("calls")):
-                for attempt in _list(call.get("attempts")):
+                attempts = _list(call.get("attempts"))
+                for attempt in attempts:
                     _add_attempt(report.by_endpoint, attempt)
+                if any(attempt.get("cost_usd") is None for attempt in attempts):
+                    unknown[line["id"]] = unknown.get(line["id"], 0) + 1
+            if isinstance(line.get("parent"), str):
+                parents[line["id"]] = line["parent"]
             if "parent" not in line:
                 line = {k: v for k, v in line.items() if k != "calls"}
                 tasks.append(line)
     report.skipped = skipped
+    report.total.unknown_calls = sum(unknown.values())
+    of_root = _of_roots(unknown, parents)
     for line in tasks:
         outcome: str = late.get(line["id"]) or line["outcome"]
         row = _row(report.by_task, line["name"])
+        row.unknown_calls += of_root.pop(line["id"], 0)  # once, however many lines it has
         for totals in (report.total, row):
             _add_task(totals, line, outcome)
     report.by_task = dict(sorted(report.by_task.items(), key=lambda item: -item[1].cost))
     report.by_endpoint = dict(sorted(report.by_endpoint.items(), key=lambda item: -item[1].cost))
     return report
+
+
+def _of_roots(counts: dict[str, int], parents: dict[str, str]) -> dict[str, int]:
+    """What was counted for tasks, added up for the outermost ones that they are in."""
+    found: dict[str, int] = {}
+    for task, count in counts.items():
+        seen = {task}
+        while (parent := parents.get(task)) is not None and parent not in seen:
+            seen.add(parent)  # a log may have been put together from anything
+            task = parent
+        found[task] = found.get(task, 0) + count
+    return found
 
 
 def _row(rows: dict[str, Totals], name: str) -> Totals:
@@ -286,7 +321,8 @@ def tables(report: Report) -> list[tuple[str, list[str], list[list[str]]]]:
     endpoint_rows = [
         [
             name, str(e.attempts), _percent(e.ok / e.attempts if e.attempts else None),
-            _time(e.p50_s), _time(e.p95_s), _money(e.cost), _money(e.wasted), str(e.unknown_cost),
+            _time(e.p50_s), _time(e.p95_s), _money(e.known_cost, part=bool(e.unknown_cost)),
+            _money(e.wasted), str(e.unknown_cost),
             str(e.input_tokens), str(e.cached_tokens), str(e.output_tokens),
         ]
         for name, e in report.by_endpoint.items()
@@ -305,21 +341,23 @@ def as_text(report: Report) -> str:
             cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
             parts.append("  ".join(cells).rstrip())
         parts.append("")
-    if report.total.incomplete:
-        parts.append(
-            f"{report.total.incomplete} tasks have a part of unknown cost: "
-            "the sums are lower bounds."
+    total = report.total
+    if total.incomplete or total.unknown_calls:
+        calls = f"{_counted(total.unknown_calls, 'call')} at unknown cost, " * bool(
+            total.unknown_calls
         )
+        tasks = _counted(total.incomplete, "task")
+        parts.append(f"{calls}{tasks} of cost not wholly known: sums with a + are what is known.")
     if report.skipped:
-        parts.append(f"{report.skipped} lines were not task lines and were skipped.")
+        parts.append(f"skipped: {_counted(report.skipped, 'line')}, of no task.")
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _task_row(name: str, t: Totals) -> list[str]:
     return [
         name, str(t.tasks), _percent(t.success_rate), _percent(t.unknown_share), _time(t.p50_s),
-        _time(t.p95_s), _money(t.cost), _money(t.wasted), _percent(t.estimated_share),
-        "-" if t.cost_per_success is None else _money(t.cost_per_success),
+        _time(t.p95_s), _money(t.known_cost, part=bool(t.incomplete)), _money(t.wasted),
+        _percent(t.estimated_share), _per_success(t),
     ]  # fmt: skip
 
 
@@ -331,5 +369,18 @@ def _time(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:.2f} s"
 
 
-def _money(amount: Decimal) -> str:
-    return f"${amount:.6f}"
+def _money(amount: Decimal | None, *, part: bool = False) -> str:
+    """An amount; `part`: what is known of it."""
+    if amount is None:
+        return "unknown"
+    return f"${amount:.6f}{' +' if part else ''}"
+
+
+def _per_success(t: Totals) -> str:
+    if not t.succeeded:
+        return "-"
+    return _money(t.cost_per_success, part=bool(t.incomplete))
+
+
+def _counted(number: int, name: str) -> str:
+    return f"{number} {name}{'' if number == 1 else 's'}"

@@ -207,7 +207,8 @@ class Router:
         snapshot = self.engine.snapshot
         return (
             f"<headway.Router {snapshot.policy_id!r} version {snapshot.version} "
-            f"({len(snapshot.endpoints)} endpoints, {self.mode})>"
+            f"({len(snapshot.endpoints)} endpoint{'s' * (len(snapshot.endpoints) != 1)}, "
+            f"{self.mode})>"
         )
 
     def __enter__(self) -> Self:
@@ -380,6 +381,9 @@ class Router:
         self.engine.after_fork(threading.Lock(), self.rng)
         if self._keeper is not None:
             self._keeper.after_fork()
+        self._supply.after_fork()
+        self._books.after_fork()
+        self.pins.after_fork()
         self.board = Board()  # the parent's requests are answered there
         self.shelf.after_fork()
 

@@ -17,7 +17,7 @@ HTML = R(200, b"<html>login</html>", ctype="text/html")
 WHOLE: dict[str, tuple[Step, type[openai.APIError]]] = {
     "error object": (R(200, error("Upstream idle timeout", "x", 502)), openai.InternalServerError),
     "throttled": (R(200, error("slow down", "x", 429)), openai.RateLimitError),
-    "web page": (HTML, openai.InternalServerError),
+    "web page": (HTML, openai.APIResponseValidationError),
     "cut json": (R(200, b'{"id": "x", "choi'), openai.InternalServerError),
     "events": (OK_STREAM, openai.InternalServerError),
 }

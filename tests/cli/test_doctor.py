@@ -128,7 +128,10 @@ def test_an_invalid_policy_is_one_finding_with_the_place(tmp_path, capsys, monke
     assert status == NO
     [(state, said)] = states(rows, "policy")
     assert state == "wrong"
+    assert said.startswith("HEADWAY_POLICY: ")
     assert "oops: unknown field" in said
+    _, rows = doctor(capsys, write(tmp_path, tree("https://near.example/v1", oops=1)))
+    assert "HEADWAY_POLICY" not in states(rows, "policy")[0][1]  # it was named on the line
 
 
 def test_a_policy_elsewhere_is_not_fetched_unless_asked(capsys) -> None:
@@ -169,7 +172,10 @@ def test_nobody_at_the_endpoint_is_wrong(shelf, tmp_path, capsys) -> None:
         dead = f"http://127.0.0.1:{taken.getsockname()[1]}/v1"
         status, rows = doctor(capsys, write(tmp_path, tree(dead)), "--send")
     assert status == NO
-    assert states(rows, "endpoint near") == [("wrong", "no answer: ConnectError")]
+    [(state, found)] = states(rows, "endpoint near")
+    assert state == "wrong"
+    assert found.startswith("no answer: ConnectError: ")
+    assert "refused" in found
 
 
 def test_signatures_are_verified_with_the_keys_of_the_environment(

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import headway
-from headway.cli import COMMANDS, MISSING_EXTRA, NO, OK, main
+from headway.cli import COMMANDS, MISSING_EXTRA, NO, OK, USAGE, main
 
 GOOD = {
     "schema_version": "1.0",
@@ -104,7 +104,16 @@ def test_the_schema_is_json(capsys) -> None:
     assert json.loads(capsys.readouterr().out)["type"] == "object"
 
 
-@pytest.mark.parametrize("argv", [[], ["nonsense"], ["policy"], ["policy", "check"]])
+@pytest.mark.parametrize("argv", [[], ["policy"]])
+def test_alone_it_says_what_there_is(argv, capsys) -> None:
+    assert main(argv) == USAGE
+    said = capsys.readouterr()
+    assert "usage: headway" in said.err
+    assert ("doctor" if not argv else "explain") in said.err
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("argv", [["nonsense"], ["policy", "nonsense"], ["policy", "check"]])
 def test_wrong_usage_exits_with_2(argv, capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(argv)
@@ -125,6 +134,7 @@ def test_a_missing_extra_is_named(monkeypatch, capsys) -> None:
         raise ModuleNotFoundError("No module named 'rich'", name="rich")
 
     monkeypatch.setattr("headway.cli.import_module", missing)
+    monkeypatch.setitem(COMMANDS, "demo", COMMANDS["demo"]._replace(extra="lab"))
 
     assert main(["demo"]) == MISSING_EXTRA
     assert "pip install 'headway[lab]'" in capsys.readouterr().err

@@ -61,3 +61,80 @@ def test_a_missing_log_is_named(tmp_path, monkeypatch, capsys) -> None:
     assert str(missing) in capsys.readouterr().err
     assert main(["report"]) == NO
     assert "HEADWAY_TASK_LOG" in capsys.readouterr().err
+
+
+# ----------------------------------------------------------------------------- what is unknown
+
+
+def line(name: str, cost: str | None, *attempts: str | None, **more: object) -> dict[str, object]:
+    return {
+        "id": f"id-{name}-{cost}-{more.get('parent')}",
+        "name": name,
+        "outcome": "success",
+        "cost_usd": cost,
+        "complete": None not in attempts,
+        "n_calls": len(attempts),
+        "n_attempts": len(attempts),
+        "calls": [
+            {"attempts": [{"endpoint": f"e{cost}", "result": "ok", "cost_usd": cost}]}
+            for cost in attempts
+        ],
+        **more,
+    }
+
+
+def reported(tmp_path, *lines: dict[str, object]) -> list[str]:
+    log = tmp_path / "tasks.jsonl"
+    log.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return ["report", str(log)]
+
+
+def row(said: str, name: str) -> list[str]:
+    return next(one for one in said.splitlines() if one.startswith(f"{name} ")).split("  ")
+
+
+def test_a_cost_that_is_unknown_is_not_zero(tmp_path, capsys) -> None:
+    outer = line("dark", None, None, None)
+    command = reported(
+        tmp_path,
+        outer,
+        line("inner", None, None, parent=outer["id"], id="inner"),
+        line("mixed", "0.5", "0.5", None),
+        line("clear", "0.25", "0.25"),
+        line("free", "0", "0"),
+    )
+    assert main(command) == OK
+    said = capsys.readouterr().out
+    dark, mixed, clear, free = (row(said, name) for name in ("dark", "mixed", "clear", "free"))
+    assert [cell.strip() for cell in dark].count("unknown") == 2  # the cost, and that per success
+    assert "$0.500000 +" in mixed
+    assert "$0.250000" in clear
+    assert "$0.000000" in free
+    assert "$0.750000 +" in row(said, "all")
+    assert "unknown" in [cell.strip() for cell in row(said, "eNone")]
+    assert "4 calls at unknown cost, 2 tasks of cost not wholly known" in said
+
+    assert main([*command, "--json"]) == OK
+    found = json.loads(capsys.readouterr().out)
+    assert found["by_task"]["dark"]["cost_usd"] is None
+    assert found["by_task"]["dark"]["cost_per_successful_task_usd"] is None
+    assert found["by_task"]["dark"]["calls_of_unknown_cost"] == 3
+    assert found["by_task"]["free"]["cost_usd"] == "0"
+    assert found["by_endpoint"]["eNone"]["cost_usd"] is None
+    assert found["total"]["calls_of_unknown_cost"] == 4
+    assert found["total"]["cost_usd"] == "0.75"
+
+
+def test_one_is_not_spoken_of_as_many(tmp_path, capsys) -> None:
+    assert main(reported(tmp_path, line("dark", None, None), {"no": "task"})) == OK
+    said = capsys.readouterr().out
+    assert "1 call at unknown cost, 1 task of" in said
+    assert "skipped: 1 line, of no task." in said
+
+
+def test_a_division_ends_at_what_calls_are_charged_in(tmp_path, capsys) -> None:
+    many = [line("third", cost, cost, id=cost) for cost in ("0.01", "0.000000000001", "0")]
+    assert main([*reported(tmp_path, *many), "--json"]) == OK
+    total = json.loads(capsys.readouterr().out)["total"]
+    assert total["cost_usd"] == "0.010000000001"
+    assert total["cost_per_successful_task_usd"] == "0.003333333334"

@@ -10,11 +10,13 @@ import pytest
 
 import headway
 from headway.core.model import AttemptStarted
+from headway.testing import ScriptedEndpoints, document
 from tests.e2e.fleet import Fleet, asay, at_once, say
 from tests.e2e.replies import answer
 from tests.servers import R, error
 
 NAMES = ("a", "b", "c", "d")
+LONG: list[Any] = [{"role": "user", "content": "the same question, " * 200}]
 
 
 class Endpoint:
@@ -116,3 +118,25 @@ def test_an_explanation_names_the_warm_endpoint(four: tuple[Fleet, dict[str, Any
 
     [home] = went_to(fleet)
     assert fleet.router.explain(model="m", session="s-1").warm_endpoint == home
+
+
+def test_a_session_keeps_a_place_for_each_of_its_models() -> None:
+    """An agent embeds, asks a small model and a large one in turn: what one call warms says nothing
+    of where another model's prefix is."""
+    own = ["a", "b", "c", "d"]
+    policy: dict[str, Any] = document([*own, "e"], model="large")
+    policy["routes"][0]["weights"] = dict.fromkeys(own, 1)
+    policy["routes"].append({"match": {"model": ["embedder", "small"]}, "weights": {"e": 1}})
+    with ScriptedEndpoints(dict.fromkeys([*own, "e"], "ok"), policy=policy) as endpoints:
+        client = endpoints.wrap()
+        with headway.options(session="s-1"):
+            for _ in range(8):
+                client.embeddings.create(model="embedder", input="a question")
+                client.chat.completions.create(model="large", messages=LONG)
+        assert len({e for e in endpoints.sends if e != "e"}) == 1
+
+        endpoints.requests.clear()
+        for _ in range(8):  # without a session it is the prompt that ties calls together
+            client.chat.completions.create(model="large", messages=LONG)
+            client.chat.completions.create(model="small", messages=LONG)
+        assert len({e for e in endpoints.sends if e != "e"}) == 1

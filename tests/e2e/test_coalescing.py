@@ -480,11 +480,12 @@ async def test_a_callers_own_deadline_is_its_own(
 def test_a_request_that_ends_with_its_callers_deadline_is_made_again_for_the_others(
     colour: str, serve: Callable[..., Server], sharing: Callable[..., Fleet]
 ) -> None:
-    server = serve(Hang(20), answer())
+    gate = Gate(answer())  # whoever is slow to hear of the end finds the new request under way
+    server = serve(Hang(20), gate)
     made = sharing(server, route={"retry": {"max_attempts": 1}})
 
     def hasty(call: Callable[[], Any]) -> Any:
-        with headway.options(deadline=1.2 if colour == "sync" else 0.4):  # threads have to start
+        with headway.options(deadline=2.0 if colour == "sync" else 0.4):  # threads have to start
             return call()
 
     if colour == "sync":
@@ -494,6 +495,8 @@ def test_a_request_that_ends_with_its_callers_deadline_is_made_again_for_the_oth
         others = Crowd(2, lambda _: say(client))
         wait_until(lambda: callers(made.router) == 3)
         first.join()
+        wait_until(lambda: callers(made.router) == 2)
+        gate.open()
         found: list[Any] = [first.errors[0], *others.join()]
     else:
 
@@ -503,7 +506,11 @@ def test_a_request_that_ends_with_its_callers_deadline_is_made_again_for_the_oth
                 while callers(made.router) < 1:
                     await asyncio.sleep(0.002)
                 others = [asyncio.create_task(asay(client)) for _ in range(2)]
-                return await asyncio.gather(first, *others, return_exceptions=True)
+                ended = await asyncio.gather(first, return_exceptions=True)
+                while callers(made.router) != 2:
+                    await asyncio.sleep(0.002)
+                gate.open()
+                return ended + await asyncio.gather(*others)
 
         found = asyncio.run(gather())
 

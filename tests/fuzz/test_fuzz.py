@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.effort import examples
 from tests.fuzz.check import ENCODINGS, check, check_compressed, is_less_only
 from tests.fuzz.corpus import RECORDED, WORDS
 from tests.fuzz.run import one
@@ -64,7 +65,7 @@ def test_a_compressed_stream_is_the_same_stream(name: str, encoding: str) -> Non
 
 
 @given(st.integers(0, 2**64))
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 def test_a_damaged_stream_breaks_nothing(seed: int) -> None:
     one(seed)
 

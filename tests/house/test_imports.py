@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from typing import Any, cast
 
 import pytest
@@ -13,7 +14,7 @@ from tests.house.paths import PYPROJECT
 
 NEVER_AT_IMPORT = (
     "aiohttp", "aiolimiter", "genai_prices", "numpy", "opentelemetry.exporter", "opentelemetry.sdk",
-    "pytest", "redis", "rich", "scipy", "tenacity", "typer", "yaml",
+    "pytest", "redis", "rich", "scipy", "shtab", "tenacity", "typer", "yaml",
 )  # fmt: skip
 
 BARE_BOUND_S = 0.15
@@ -81,6 +82,15 @@ def test_importing_headway_imports_no_extra_no_exporter_and_no_price_data(when: 
         if any(module == name or module.startswith(name + ".") for name in NEVER_AT_IMPORT)
     ]
     assert unwanted == []
+
+
+def test_the_http_library_is_imported_before_there_are_calls_and_threads() -> None:
+    # openai 2 looks for it in sys.modules at each request, and breaks on one that is half-imported.
+    code = "import sys, headway; print('httpx2' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == str(find_spec("httpx2") is not None)
 
 
 @pytest.mark.timing

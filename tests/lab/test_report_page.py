@@ -11,6 +11,7 @@ import pytest
 from headway.lab.agents import Book, CallResult, TaskResult
 from headway.lab.demo_figures import Arm, figures_of, percentile
 from headway.lab.demo_page import build_page, money, percent, seconds
+from headway.lab.demo_screen import Lines
 from headway.lab.demo_story import make_story
 from headway.lab.endpoint import LedgerRow
 from headway.lab.report_page import page, section, table
@@ -156,3 +157,26 @@ def test_the_demo_page_is_well_formed_whatever_happened(good: int) -> None:
     assert "bravo is dead" in html
     assert "policy v2" in html
     assert len(svgs(html)) == 7
+    assert 'class="notice"' not in html
+
+
+def test_the_demo_page_says_first_what_the_terminal_says_last() -> None:
+    story = make_story(duration_s=32, seed=1)
+    arms = demo_arm("plain", good=90, bad=10), demo_arm("headway", good=100, bad=0)
+    html = build_page(story, *arms, ["This machine was busy", "NOT KEPT: <all>"])
+    check(html)
+    assert html.index("This machine was busy") < html.index("NOT KEPT: &lt;all&gt;")
+    assert html.index("NOT KEPT") < html.index("Tasks that succeeded")
+
+
+def test_a_long_list_in_the_terminals_table_goes_below_itself(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = [["Failures", "48 APIConnectionError, 42 deadline, 11 RateLimitError", "none"]]
+    Lines().table(["", "plain", "headway"], rows)
+    assert capsys.readouterr().out.splitlines() == [
+        "                            plain  headway",
+        "  Failures  48 APIConnectionError     none",
+        "                      42 deadline",
+        "                11 RateLimitError",
+    ]

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from headway.core.snapshot import AdmissionPolicy, DeadlinePolicy, RetryPolicy
 from headway.transport.limits import SHORTEST_WAIT_S
+from tests.effort import examples
 from tests.parity.drivers import Run, run_async, run_sync, run_virtual
 from tests.parity.scripts import FIVE, MORE, Script
 
@@ -151,7 +152,7 @@ _random = settings(
 
 
 @seed(SEED)
-@settings(_random, max_examples=QUICK_EXAMPLES)
+@settings(_random, max_examples=examples(QUICK_EXAMPLES))
 @given(scripts)
 def _few(script: Script) -> None:
     with asyncio.Runner() as runner:

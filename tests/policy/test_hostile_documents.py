@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from headway.errors import PolicyError
 from headway.policy.document import compile_document
 from headway.policy.parse import DOCUMENT_BYTES_MAX
+from tests.effort import examples
 from tests.policy.samples import SOUND, document, encoded, put
 
 JSON_VALUES = st.recursive(
@@ -34,20 +35,20 @@ def only_policy_errors(content: bytes, **options: Any) -> None:
         compile_document(content, source="test", **options)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200))
 def test_arbitrary_bytes_raise_nothing_but_policy_errors(content: bytes) -> None:
     only_policy_errors(content)
     only_policy_errors(content, format="yaml")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(JSON_VALUES)
 def test_arbitrary_json_raises_nothing_but_policy_errors(value: object) -> None:
     only_policy_errors(json.dumps(value).encode())
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.sampled_from(PLACES), JSON_VALUES)
 def test_arbitrary_values_in_a_sound_document_raise_nothing_but_policy_errors(
     place: str, value: object
@@ -55,7 +56,7 @@ def test_arbitrary_values_in_a_sound_document_raise_nothing_but_policy_errors(
     only_policy_errors(encoded(document(put(place, value))), fetched=False)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_a_damaged_document_raises_nothing_but_policy_errors(data: st.DataObject) -> None:
     content = bytearray(encoded(SOUND))

@@ -163,6 +163,7 @@ def test_gzip_is_unpacked_within_the_cap(server: PolicyServer) -> None:
     for body, error in (
         (gzip.compress(bytes(50_000_000)), "too large"),
         (gzip.compress(CONTENT)[:-9], "ends in the middle"),
+        (gzip.compress(CONTENT) + bytes(5_000_000), "goes on after its end"),
         (b"not gzip", "not the gzip"),
     ):
         server.answer = lambda h, body=body: (200, packed, body)

@@ -32,6 +32,7 @@ from headway.policy.sources import (
     source_for,
 )
 from headway.policy.store_source import StoreSource
+from headway.router import Router
 from tests.policy.samples import document, encoded
 from tests.policy.servers import PolicyServer, policy_server
 
@@ -415,3 +416,19 @@ def test_the_suffix_says_how_a_file_is_written(tmp_path: Path) -> None:
         got = FileSource(tmp_path / name).fetch()
         assert isinstance(got, Fetched)
         assert got.format == text_format
+
+
+def test_a_file_that_is_not_there_is_named_with_where_it_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FetchError) as caught:
+        FileSource("nope.json").read(None)
+    assert str(caught.value) == (
+        f"can't be read: No such file or directory: {tmp_path / 'nope.json'} [nope.json]"
+    )
+
+
+def test_a_fault_of_a_document_in_code_says_that_it_is_the_one_in_code() -> None:
+    with pytest.raises(ValidationError, match=r"\[the policy given in code\]$"):
+        Router({"schema_version": "2.0"})

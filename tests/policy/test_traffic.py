@@ -145,3 +145,28 @@ def test_an_explanation_names_candidates_and_what_speaks_for_them() -> None:
     assert (rows["b"].eligible, rows["b"].why_not) == (False, "draining")
     assert rows["c"].group == 1
     assert explain(policy, model="unheard-of").route is None
+
+
+def test_what_a_class_is_worth_is_a_change_that_calls_notice() -> None:
+    classes = {"batch": {"priority": -5}, "gone": {}}
+    old = compiled(document(classes=classes))
+    new = compiled(document(classes={"batch": {"priority": -5, "sheddable": False}, "new": {}}))
+
+    found = diff(old, new)
+
+    assert not found.is_empty
+    assert found.head == (
+        Setting("classes.batch.sheddable", "True", "False"),
+        Setting("classes.gone", "given (TrafficClass)", "unset"),
+        Setting("classes.new", "unset", "given (TrafficClass)"),
+    )
+
+
+def test_going_on_after_a_broken_stream_is_a_change_and_its_members_are_not_shown() -> None:
+    on = {"enabled": True, "params": {"token": "sk-secret"}}
+    [change] = changed(put("routes.0.continuation", on)).traffic
+
+    assert change.settings == (
+        Setting("continuation.enabled", "False", "True"),
+        Setting("continuation.params", "not shown", "not shown either"),
+    )

@@ -132,6 +132,18 @@ def test_a_wait_that_stands_only_in_the_text(text: str, seconds: float | None) -
     assert text_hint(text) == (None if seconds is None else pytest.approx(seconds))
 
 
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("word", ["wait", "retry after", "try again in at least "])
+def test_white_space_after_a_word_is_read_once(word: str) -> None:
+    """A page is indented, and a hostile server sends nothing else: reading it again for each way
+    to divide it would take hours."""
+    blank = f"{word}{' ' * 16_000}"
+
+    assert text_hint(f"{blank}x") is None
+    assert text_hint(f"{blank}3 seconds") == 3.0
+    assert retry_after_hint({}, f"please {blank}".encode(), NOW) is None
+
+
 def test_a_header_outranks_the_text() -> None:
     assert retry_after_hint({"retry-after": "9"}, b"retry after 3 seconds", NOW) == 9.0
     assert retry_after_hint({"retry-after": "junk"}, b"retry after 3 seconds", NOW) == 3.0

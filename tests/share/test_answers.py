@@ -59,6 +59,25 @@ def test_anything_else_is_a_miss(stored: bytes) -> None:
     assert decode(stored) is None
 
 
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ('"expires_at":1000000000.0', '"expires_at":NaN'),  # it would hold for ever
+        ('"expires_at":1000000000.0', '"expires_at":Infinity'),
+        ('"busy_s":0.0', '"busy_s":NaN'),
+        ('"0.25"', '"NaN"'),
+        ('"0.25"', '"-0.25"'),
+        ('"0.25"', '"Infinity"'),
+    ],
+)
+def test_an_answer_with_a_number_that_is_none_is_a_miss(member: str, value: str) -> None:
+    stored = encode(answer_of(1)._replace(usage=Usage(1, 1, provider_cost_usd=Decimal("0.25"))))
+    assert member.encode() in stored
+
+    assert decode(stored) is not None
+    assert decode(stored.replace(member.encode(), value.encode())) is None
+
+
 @given(answers, st.integers(0, 10_000), st.integers(0, 255))
 def test_a_damaged_answer_is_a_miss_or_an_answer(answer: Answer, at: int, byte: int) -> None:
     stored = bytearray(encode(answer))

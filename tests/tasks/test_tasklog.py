@@ -211,7 +211,7 @@ def test_broken_lines_are_skipped_and_counted(tmp_path: Path) -> None:
     )  # fmt: skip
     report = summarize(read_lines([path]))
     assert (report.total.tasks, report.skipped) == (1, 6)
-    assert "6 lines were not task lines" in as_text(report)
+    assert "skipped: 6 lines" in as_text(report)
 
 
 def test_an_empty_report_can_be_shown() -> None:

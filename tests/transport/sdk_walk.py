@@ -36,8 +36,10 @@ def requests_of(function: Any) -> list[tuple[str, str]]:
     return found
 
 
+@functools.cache
 def methods(client: type) -> dict[str, list[tuple[str, str]]]:
-    """Dotted name of each public method -> the requests it makes by itself."""
+    """Dotted name of each public method -> the requests it makes by itself. Takes seconds: it imports
+    all of the SDK and parses most of it."""
     found: dict[str, list[tuple[str, str]]] = {}
     _walk(client, (), found)
     return found
@@ -81,5 +83,18 @@ def _path_of(node: ast.expr) -> str | None:
     return None
 
 
-SYNC = methods(openai.OpenAI)
-ASYNC = methods(openai.AsyncOpenAI)
+def sync() -> dict[str, list[tuple[str, str]]]:
+    return methods(openai.OpenAI)
+
+
+def asynchronous() -> dict[str, list[tuple[str, str]]]:
+    return methods(openai.AsyncOpenAI)
+
+
+def resources() -> list[str]:
+    """The names of a client's resources, without a look at any of them."""
+    return [
+        name
+        for name, member in inspect.getmembers(openai.OpenAI)
+        if isinstance(member, functools.cached_property) and not name.startswith(("_", "with_"))
+    ]

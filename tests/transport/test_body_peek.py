@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headway.transport import body as body_module
 from headway.transport.body import BodyFacts, peek, rewrite
+from tests.effort import examples
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -324,7 +325,7 @@ def reference(obj: dict[str, Any]) -> tuple[Any, ...]:
 
 
 @given(bodies, st.sampled_from(["chat", "responses"]), st.booleans(), st.booleans(), st.booleans())
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_a_peek_agrees_with_a_full_parse(
     obj: dict[str, Any], surface: str, model_first: bool, compact: bool, ascii_only: bool
 ) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from openai._utils._json import openapi_dumps
 
 from headway.transport.body import peek, prefix_hashes, rewrite
+from tests.effort import examples
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -62,7 +63,7 @@ bodies = st.dictionaries(names, values, max_size=8)
 
 
 @given(bodies, st.booleans(), st.text(max_size=8), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_rewrite_changes_only_what_it_was_asked_to(
     obj: dict[str, Any], model_first: bool, model: str, include_usage: bool
 ) -> None:

@@ -58,3 +58,26 @@ def test_the_environment_can_accept_its_policy_unsigned(
     monkeypatch.setenv("HEADWAY_POLICY_UNSIGNED", "1")
     with pytest.raises(headway.FetchError, match="down"):
         headway.wrap(client)
+
+
+def test_an_error_names_the_variable_that_the_policy_is_from(
+    client: openai.OpenAI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "policy.json"
+    broken.write_text(json.dumps({**ONE, "version": "one"}))
+    monkeypatch.setenv("HEADWAY_POLICY", str(broken))
+    with pytest.raises(
+        headway.ValidationError, match=r"version: .*named by HEADWAY_POLICY"
+    ) as found:
+        headway.wrap(client)
+    assert found.value.path == "version"
+    with pytest.raises(headway.ValidationError) as found:
+        headway.wrap(client, policy=str(broken))
+    assert "HEADWAY_POLICY" not in str(found.value)
+
+    monkeypatch.setenv("HEADWAY_POLICY", str(tmp_path / "nowhere.json"))
+    with pytest.raises(headway.PolicyError, match=r"nowhere\.json.*named by HEADWAY_POLICY"):
+        headway.wrap(client)
+    monkeypatch.setenv("HEADWAY_POLICY_KEYS", "ops=no-key;two")
+    with pytest.raises(ValueError, match=r"^HEADWAY_POLICY_KEYS: "):
+        headway.wrap(client)

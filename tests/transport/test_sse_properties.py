@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from openai._streaming import SSEDecoder
 
 from headway.transport.sse import StreamObserver
+from tests.effort import examples
 from tests.fuzz.check import observed, pieces
 from tests.transport.streams import DONE, ROLE, STOP, chat, chunk, event, responses, usage_chunk
 
@@ -58,7 +59,7 @@ eols = st.sampled_from([b"\n", b"\r\n", b"\r"])
 @given(
     st.lists(deltas, max_size=12), eols, st.lists(st.integers(0, 5000), max_size=8), st.booleans()
 )
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_any_split_of_a_stream_is_the_same_stream(
     parts: list[bytes], eol: bytes, cuts: list[int], hide: bool
 ) -> None:
@@ -90,7 +91,7 @@ def decoded(stream: bytes) -> list[tuple[str | None, str]]:
 
 
 @given(st.lists(deltas, max_size=12), eols, st.lists(st.integers(0, 5000), max_size=8))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_the_sdk_decodes_the_same_events_less_the_empty_ones(
     parts: list[bytes], eol: bytes, cuts: list[int]
 ) -> None:
@@ -110,7 +111,7 @@ def test_any_split_of_a_responses_stream(words: list[str], cuts: list[int]) -> N
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=6), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_bytes_are_survived_and_split_alike(data: bytes, cuts: list[int], hide: bool) -> None:
     assert run(data, cuts, "chat", hide=hide) == run(data, [], "chat", hide=hide)
 
@@ -120,7 +121,7 @@ def test_any_bytes_are_survived_and_split_alike(data: bytes, cuts: list[int], hi
     st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=4),
     st.lists(st.integers(0, 5000), max_size=6),
 )
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 def test_a_damaged_stream_is_judged_alike_however_it_is_split(
     words: list[str], damage: list[tuple[int, int]], cuts: list[int]
 ) -> None:

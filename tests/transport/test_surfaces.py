@@ -7,7 +7,7 @@ import pytest
 from headway.transport.body import peek
 from headway.transport.pins import PinMap, ids_in_response
 from headway.transport.surfaces import Surface, classify_request, refine
-from tests.transport.sdk_walk import ASYNC, SYNC
+from tests.transport.sdk_walk import asynchronous, resources, sync
 
 MANAGED = {
     "chat.completions.create",
@@ -106,15 +106,16 @@ def declared(method: str) -> str | None:
 
 
 def test_the_walk_finds_the_sdk() -> None:
-    assert len(SYNC) > 300
-    assert set(SYNC) == set(ASYNC)
+    assert len(sync()) > 300
+    assert set(sync()) == set(asynchronous())
+    assert {method.partition(".")[0] for method in sync()} == set(resources())
 
 
-@pytest.mark.parametrize("resource", sorted({method.rpartition(".")[0] for method in SYNC}))
+@pytest.mark.parametrize("resource", resources())
 def test_every_method_of_the_installed_sdk_is_declared(resource: str) -> None:
-    for method, by_itself in SYNC.items():
-        if method.rpartition(".")[0] == resource:
-            requests = {*by_itself, *ASYNC[method]}
+    for method, by_itself in sync().items():
+        if method.partition(".")[0] == resource:
+            requests = {*by_itself, *asynchronous()[method]}
             assert requests or method.rpartition(".")[2] in HELPERS, f"{method}: what does it call?"
             for verb, path in requests:
                 check(method, verb, path)
@@ -138,9 +139,9 @@ def check(method: str, verb: str, path: str) -> None:
 
 @pytest.mark.parametrize("method", sorted(MANAGED))
 def test_every_managed_method_is_known_by_its_path(method: str) -> None:
-    if method not in SYNC:
+    if method not in sync():
         pytest.skip("not in this version of the SDK")
-    for verb, path in SYNC[method]:
+    for verb, path in sync()[method]:
         bare = path.partition("?")[0]
         is_form = bare in FORMS
         assert verb == "POST"

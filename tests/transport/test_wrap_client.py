@@ -364,6 +364,17 @@ def test_clients_with_the_same_policy_share_a_router(
     assert len(a.hits) == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("polcy", "did you mean 'policy'"), ("credential", "'credentials'"), ("xyz", "it takes")],
+)
+def test_a_typo_in_a_keyword_is_told_with_what_was_meant(name: str, hint: str) -> None:
+    options: Any = {name: "policy.json"}
+    with pytest.raises(TypeError, match=f"'{name}': .*{hint}") as caught:
+        wrap(openai.OpenAI(api_key="k", base_url=URL), **options)
+    assert "Router" not in str(caught.value)
+
+
 def test_a_router_and_what_would_make_another_are_not_given_together() -> None:
     client, router = openai.OpenAI(api_key="k", base_url=URL), Host(own(URL))
 

@@ -34,7 +34,8 @@ class _Row(NamedTuple):
 
 
 COMMANDS: Final = {
-    "demo": _Row("headway.cli.demo", "a fleet under failure: plain client against wrapped", "lab"),
+    "completion": _Row("headway.cli.completion", "completion for bash, zsh or fish", "cli"),
+    "demo": _Row("headway.cli.demo", "a fleet under failure: plain client against wrapped"),
     "doctor": _Row("headway.cli.doctor", "what this environment would do, and what is in its way"),
     "policy": _Row("headway.cli.policy", "make, check, understand, sign and publish policies"),
     "report": _Row("headway.cli.report", "what the tasks of a task log did and cost"),
@@ -53,7 +54,10 @@ class Command(Protocol):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line `argv` (the process's own when None) and return the exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    chosen = _top_parser().parse_args(arguments[:1])
+    if not arguments:
+        top_parser().print_help(sys.stderr)
+        return USAGE
+    chosen = top_parser().parse_args(arguments[:1])
     row = COMMANDS[chosen.command]
     try:
         command = cast("Command", import_module(row.module))
@@ -79,7 +83,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return OK
 
 
-def _top_parser() -> argparse.ArgumentParser:
+def top_parser(*, with_command: bool = True) -> argparse.ArgumentParser:
+    """What `headway` itself takes; `with_command`: and the name of a command, unread."""
     import headway
 
     width = max(map(len, COMMANDS))
@@ -91,5 +96,6 @@ def _top_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"headway {headway.__version__}")
-    parser.add_argument("command", metavar="COMMAND", choices=sorted(COMMANDS))
+    if with_command:
+        parser.add_argument("command", metavar="COMMAND", choices=sorted(COMMANDS))
     return parser

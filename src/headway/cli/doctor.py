@@ -51,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
 
     place: str | None = args.policy or os.environ.get("HEADWAY_POLICY") or None
     found = [*_versions(), *_environment(), *_clock()]
-    found += policy_findings(place, args.allow_host, send=args.send)
+    named_by = "" if args.policy else "HEADWAY_POLICY: "
+    found += policy_findings(place, args.allow_host, send=args.send, named_by=named_by)
     wrong = [finding for finding in found if finding.state == WRONG]
     if args.json:
         say_json({"healthy": not wrong, "findings": [finding._asdict() for finding in found]})

@@ -24,8 +24,13 @@ SKEW_S: Final = 30.0
 YES: Final = ("1", "true", "yes", "on")
 
 
-def policy_findings(place: str | None, hosts: list[str], *, send: bool) -> Iterator[Finding]:
-    """Everything about the policy at a place. Sends requests only if told to."""
+def policy_findings(
+    place: str | None, hosts: list[str], *, send: bool, named_by: str = ""
+) -> Iterator[Finding]:
+    """Everything about the policy at a place. Sends requests only if told to.
+
+    `named_by` stands before what is said of the place: the variable that it is from.
+    """
     from headway.errors import PolicyError
     from headway.policy.document import read_local
     from headway.policy.first import first_fetch
@@ -38,16 +43,16 @@ def policy_findings(place: str | None, hosts: list[str], *, send: bool) -> Itera
     try:
         source = source_for(place)
         if source.fetched and not send:
-            yield Finding("policy", SKIPPED, f"{source.label}: --send fetches it")
+            yield Finding("policy", SKIPPED, f"{named_by}{source.label}: --send fetches it")
             yield from _who_must_sign(source)
             return
         fetched = first_fetch(source, signed=True)
         policy = read_local(fetched.content, format=fetched.format, source=source.label)
         snapshot = policy.compile(source=source.label, allowed_hosts=hosts or None)
     except PolicyError as error:
-        yield Finding("policy", WRONG, one_line(str(error)))
+        yield Finding("policy", WRONG, one_line(f"{named_by}{error}"))
         return
-    yield Finding("policy", OK_, f"{source.label}: version {snapshot.version}")
+    yield Finding("policy", OK_, f"{named_by}{source.label}: version {snapshot.version}")
     yield from _dates(policy)
     yield from _who_signed(source, fetched)
     yield from _keys(snapshot, fetched=source.fetched)
@@ -176,7 +181,7 @@ def _asked(endpoint: Endpoint) -> Iterator[Finding]:
         with httpx2.Client(timeout=ASK_S) as client:
             reply = client.get(f"{endpoint.base_url.rstrip('/')}/models")
     except httpx2.HTTPError as error:
-        yield Finding(what, WRONG, f"no answer: {type(error).__name__}")
+        yield Finding(what, WRONG, f"no answer: {type(error).__name__}: {error}")
         return
     took = time.time() - sent
     yield Finding(what, OK_, f"answers ({reply.status_code}) after {took * 1000:.0f} ms")

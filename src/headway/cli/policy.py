@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
-from headway.cli import MISSING_EXTRA, NO
+from headway.cli import MISSING_EXTRA, NO, USAGE
 from headway.cli.screen import one_line, say_wrong
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ ACTIONS: Final = {
         "headway.cli.policy_verify", "who signed it? 1 if too few", "cryptography", "signing"
     ),
     "publish": _Action("headway.cli.policy_publish", "put it where clients fetch it"),
-    "init": _Action("headway.cli.policy_init", "a first policy, from the environment's keys"),
+    "init": _Action("headway.cli.policy_init", "a first policy, from a client or the environment"),
     "import": _Action("headway.cli.policy_import", "somebody else's configuration as a policy"),
     "schema": _Action("headway.cli.policy_schema", "print the JSON Schema of documents"),
 }
@@ -50,7 +50,8 @@ ACTIONS: Final = {
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    parser.set_defaults(print_help=parser.print_help)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION")
     for name, row in ACTIONS.items():
         below = actions.add_parser(name, help=row.summary, description=row.summary)
         _module(row).configure(below)
@@ -60,6 +61,9 @@ def run(args: argparse.Namespace) -> int:
     """Do what was asked; an error is one line, and the answer no."""
     from headway.errors import HeadwayError, PolicyError
 
+    if args.action is None:
+        args.print_help(sys.stderr)
+        return USAGE
     row = ACTIONS[args.action]
     if row.needs is not None and find_spec(row.needs) is None:
         print(

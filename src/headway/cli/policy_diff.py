@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headway.cli import NO, OK
 from headway.cli.reading import add_hosts, add_json, compiled
-from headway.cli.screen import say_json, say_table
+from headway.cli.screen import numbered, say_json, say_table
 
 if TYPE_CHECKING:
     from headway.policy.traffic import PolicyDiff, Setting, TrafficChange
@@ -56,7 +56,7 @@ def _print(found: PolicyDiff) -> None:
             title="\ntraffic",
         )
     if found.kinds_left_out:
-        print(f"\n{found.kinds_left_out} more kinds of traffic were not compared")
+        print(f"\nnot compared: {numbered(found.kinds_left_out, 'more kind')} of traffic")
 
 
 def _head(found: PolicyDiff) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.cli import NO, OK
+from headway.cost import MONEY, PICO_USD, plain
 
 if TYPE_CHECKING:
     from headway.report import EndpointTotals, Report, Totals
@@ -60,13 +61,12 @@ def _totals(totals: Totals) -> dict[str, object]:
     return {
         "tasks": totals.tasks,
         "outcomes": totals.outcomes,
-        "cost_usd": _usd(totals.cost),
+        "cost_usd": _usd(totals.known_cost),
         "wasted_usd": _usd(totals.wasted),
         "estimated_usd": _usd(totals.estimated),
         "tasks_of_unknown_cost": totals.incomplete,
-        "cost_per_successful_task_usd": (
-            None if totals.cost_per_success is None else _usd(totals.cost_per_success)
-        ),
+        "calls_of_unknown_cost": totals.unknown_calls,
+        "cost_per_successful_task_usd": _usd(totals.cost_per_success),
         "success_rate": totals.success_rate,
         "no_verdict_share": totals.unknown_share,
         "calls": totals.calls,
@@ -81,7 +81,7 @@ def _endpoint(totals: EndpointTotals) -> dict[str, object]:
     return {
         "attempts": totals.attempts,
         "results": totals.results,
-        "cost_usd": _usd(totals.cost),
+        "cost_usd": _usd(totals.known_cost),
         "wasted_usd": _usd(totals.wasted),
         "attempts_of_unknown_cost": totals.unknown_cost,
         "input_tokens": totals.input_tokens,
@@ -92,7 +92,7 @@ def _endpoint(totals: EndpointTotals) -> dict[str, object]:
     }
 
 
-def _usd(amount: Decimal) -> str:
-    # Text: a float would lose what the log kept exactly. Without exponent and trailing zeros.
-    text = f"{amount:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
+def _usd(amount: Decimal | None) -> str | None:
+    # Text: a float would lose what the log kept. A cost per success is a division, which need not
+    # end: no amount is finer than those that calls are charged.
+    return None if amount is None else plain(amount.quantize(PICO_USD, context=MONEY))

@@ -385,6 +385,7 @@ class Engine:
                 traffic.promised,
             )
             warm = world.affinity.find(
+                facts.model,
                 facts.session,
                 facts.prefix,
                 ttl_s=route.affinity.ttl_s,

@@ -200,7 +200,7 @@ class Allowance(Protocol):
 
 @dataclass(slots=True)
 class CallFacts:
-    """What the driver knows of one call before it is sent. Not changed after `begin`."""
+    """What the driver knows of one call before it is sent."""
 
     model: str
     surface: str = "chat"
@@ -284,7 +284,8 @@ class Rejection(NamedTuple):
     """A refusal made here, before any spend."""
 
     reason: str
-    """queue_full | queue_wait | yielded | no_endpoint | deadline | policy_expired | cancelled"""
+    """queue_full | queue_wait | yielded | throttled | quota | no_endpoint | deadline |
+    policy_expired | cancelled"""
     retry_after_s: float | None = None
     detail: tuple[tuple[str, str, float], ...] = ()
     """(endpoint id, why it is out, seconds until it may be back)."""

@@ -402,6 +402,7 @@ def _warm(world: World, request: Request, now: float) -> Warm | None:
     if not affinity.key:
         return None
     return world.affinity.find(
+        request.facts.model,
         request.facts.session,
         request.facts.prefix,
         ttl_s=affinity.ttl_s,

@@ -172,7 +172,12 @@ def _learn_success(
         pool.observe_call(seconds, output)
     if route.affinity.key and (facts.session is not None or facts.prefix):
         world.affinity.remember(
-            facts.session, facts.prefix, facts.prompt_tokens, attempt.endpoint_id, now
+            facts.model,
+            facts.session,
+            facts.prefix,
+            facts.prompt_tokens,
+            attempt.endpoint_id,
+            now,
         )
     if state.is_paced and outcome.input_tokens is not None:
         estimated = facts.prompt_tokens + route.expected_output_tokens

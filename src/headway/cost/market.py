@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from headway.cost.money import MONEY, ZERO
 from headway.cost.rates import PER_MTOK, Rate, Rates, per_token
+from headway.forks import free_in_children
 
 if TYPE_CHECKING:
     from genai_prices.types import ModelInfo, ModelPrice
@@ -35,7 +36,7 @@ class Market:
 
     def __init__(self) -> None:
         self.loaded = False
-        self._lock = threading.Lock()
+        self._lock = free_in_children(threading.Lock())
         self._done = threading.Event()
         self._waiting: list[Callable[[], None]] = []
         self._loader_pid: int | None = None
@@ -48,7 +49,12 @@ class Market:
             if self.loaded or self._loader_pid == pid:
                 return
             self._loader_pid = pid  # a forked child has no such thread, and starts its own
-        threading.Thread(target=self._load, name="headway-prices", daemon=False).start()
+        thread = threading.Thread(target=self._load, name="headway-prices", daemon=False)
+        try:
+            thread.start()
+        except RuntimeError:
+            # The interpreter is ending, or there are no more to be had: whoever asks waits for it.
+            self._load()
 
     def when_loaded(self, settle: Callable[[], None]) -> None:
         with self._lock:

@@ -6,18 +6,21 @@ from urllib.parse import urlsplit
 
 from headway.core.snapshot import Endpoint
 
-_PROVIDERS: tuple[tuple[str, str, str], ...] = (
-    # host or host suffix, gen_ai.provider.name, name at genai-prices
+HOSTS: tuple[tuple[str, str, str], ...] = (
+    # host, or suffix that begins with a dot or dash; gen_ai.provider.name; name at genai-prices
     ("api.openai.com", "openai", "openai"),
+    (".api.openai.com", "openai", "openai"),
     (".openai.azure.com", "azure.ai.openai", "azure"),
     (".cognitiveservices.azure.com", "azure.ai.openai", "azure"),
     (".services.ai.azure.com", "azure.ai.inference", "azure"),
     (".models.ai.azure.com", "azure.ai.inference", "azure"),
+    (".inference.ai.azure.com", "azure.ai.inference", "azure"),
     ("api.anthropic.com", "anthropic", "anthropic"),
     ("generativelanguage.googleapis.com", "gcp.gemini", "google"),
     ("aiplatform.googleapis.com", "gcp.vertex_ai", "google"),
     ("-aiplatform.googleapis.com", "gcp.vertex_ai", "google"),
-    (".amazonaws.com", "aws.bedrock", "aws"),
+    ("bedrock*.amazonaws.com", "aws.bedrock", "aws"),
+    ("bedrock*.api.aws", "aws.bedrock", "aws"),
     ("api.groq.com", "groq", "groq"),
     ("api.deepseek.com", "deepseek", "deepseek"),
     ("api.mistral.ai", "mistral_ai", "mistral"),
@@ -29,10 +32,14 @@ _PROVIDERS: tuple[tuple[str, str, str], ...] = (
     ("api.cohere.com", "cohere", "cohere"),
     ("api.cohere.ai", "cohere", "cohere"),
     ("api.moonshot.ai", "moonshot_ai", "moonshotai"),
+    ("api.moonshot.cn", "moonshot_ai", "moonshotai"),
+    (".ml.cloud.ibm.com", "ibm.watsonx.ai", "ibm"),
 )
-PRICE_NAMES = {name: priced_as for _, name, priced_as in _PROVIDERS}
+"""Whose a host is. With a star: a host below the suffix, one of whose labels begins so: load
+balancers and machines of Amazon's customers are below amazonaws.com, too, and serve what they like
+at no price of Bedrock's."""
+PRICE_NAMES = {name: priced_as for _, name, priced_as in HOSTS}
 _DEFAULT_PROVIDER = "openai"
-_STANDARD_TIERS = frozenset({"auto", "default", "standard"})
 
 
 def provider_of(endpoint: Endpoint) -> tuple[str, bool]:
@@ -40,8 +47,8 @@ def provider_of(endpoint: Endpoint) -> tuple[str, bool]:
     if endpoint.provider is not None:
         return endpoint.provider, True
     host = urlsplit(endpoint.base_url).hostname or ""
-    for suffix, name, _ in _PROVIDERS:
-        if host == suffix or (suffix[0] in ".-" and host.endswith(suffix)):
+    for pattern, name, _ in HOSTS:
+        if _is_of(host.rstrip("."), pattern):
             return name, True
     if endpoint.dialect == "azure":
         return "azure.ai.openai", True
@@ -51,3 +58,12 @@ def provider_of(endpoint: Endpoint) -> tuple[str, bool]:
 def provider_name(endpoint: Endpoint) -> str:
     """`gen_ai.provider.name` of an endpoint: as the policy says, else by host, else "openai"."""
     return provider_of(endpoint)[0]
+
+
+def _is_of(host: str, pattern: str) -> bool:
+    label, star, suffix = pattern.partition("*")
+    if star:
+        return host.endswith(suffix) and any(
+            part == label or part.startswith(f"{label}-") for part in host.split(".")
+        )
+    return host == pattern or (pattern[0] in ".-" and host.endswith(pattern))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
 from headway.lab.demo_figures import (
@@ -21,6 +21,7 @@ from headway.lab.report_page import (
     bullets,
     figure,
     headline,
+    notice,
     page,
     paragraphs,
     row,
@@ -113,14 +114,15 @@ def books_sentence(arm: Arm, figures: Figures) -> str:
     return text
 
 
-def build_page(story: Story, plain: Arm, wrapped: Arm) -> str:
-    """The whole report as one HTML document."""
+def build_page(story: Story, plain: Arm, wrapped: Arm, notices: Sequence[str] = ()) -> str:
+    """The whole report as one HTML document; `notices` come first: what to know before reading."""
     p, w = figures_of(plain), figures_of(wrapped)
     return page(
         "Headway demo: the same agents, twice",
         "Recorded coding-agent sessions against four model endpoints while one dies, one turns "
         "ten times slower and one runs into its rate limit. First with plain clients, then with "
         "a wrapped one: same sessions, same arrivals, same faults.",
+        notice(*notices),
         _cards(p, w),
         section("What happened", _timelines(story, plain, wrapped), _shares(story, plain, wrapped)),
         section(
@@ -238,7 +240,7 @@ def _bars(p: Figures, w: Figures) -> list[str]:
                 ],
                 label="Tasks succeeded and failed",
             ),
-            note="Blue: succeeded. Red: an error reached the agent, or the deadline passed.",
+            note="Blue: succeeded. Orange: an error reached the agent, or the deadline passed.",
         ),
         figure(
             "What was paid for",
@@ -253,7 +255,7 @@ def _bars(p: Figures, w: Figures) -> list[str]:
                 ],
                 label="Cost, useful and wasted",
             ),
-            note="Blue: billed for successful tasks. Red: for tasks that failed, and for attempts "
+            note="Blue: billed for successful tasks. Orange: for tasks that failed, and attempts "
             "that brought nothing. By the endpoints' own ledgers, the same way for both.",
         ),
         figure(

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Protocol
 
 from headway.lab.demo_figures import Arm
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 LINE_EVERY_S = 4.0
 RECENT_S = 2.0
 BAR_WIDTH = 24
+CELL_MAX = 24
 
 
 class Screen(Protocol):
@@ -80,12 +82,18 @@ class Lines:
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print it in columns."""
-        table = [list(head), *map(list, rows)]
+        table = [line for cells in (head, *rows) for line in _folded(cells)]
         widths = [max(len(row[i]) for row in table) for i in range(len(head))]
         for row in table:
             cells = [row[0].ljust(widths[0])]
             cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
             print("  " + "  ".join(cells).rstrip(), flush=True)
+
+
+def _folded(cells: Sequence[str]) -> list[list[str]]:
+    """One row as lines: a list in a long cell goes below itself, not beyond the screen's edge."""
+    folded = [cell.split(", ") if len(cell) > CELL_MAX else [cell] for cell in cells]
+    return [list(line) for line in zip_longest(*folded, fillvalue="")]
 
 
 @dataclass(slots=True)

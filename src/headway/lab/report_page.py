@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from headway.lab.report_svg import BLUE, FAINT, INK, LEFT, ORANGE, RULE
+from headway.lab.report_svg import BLUE, FAINT, INK, LEFT, ORANGE, RULE, VERMILION
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str = "") -> str:
@@ -65,6 +65,11 @@ def bullets(*texts: str) -> str:
     return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"
 
 
+def notice(*texts: str) -> str:
+    """What a reader has to know before the figures; nothing where there is nothing."""
+    return f'<div class="notice" role="note">{paragraphs(*texts)}</div>' if texts else ""
+
+
 def page(title: str, lead: str, *blocks: str, footer: str = "") -> str:
     """The whole document."""
     return (
@@ -86,6 +91,7 @@ h2{{font-size:18px;margin:34px 0 6px;padding-top:14px;border-top:1px solid {RULE
 h3{{font-size:14px;margin:0 0 4px}}
 p{{margin:6px 0;max-width:78ch}}
 .lead{{font-size:16px;color:{FAINT}}}
+.notice{{border-left:4px solid {VERMILION};background:#FDF3EC;padding:8px 16px;margin:18px 0 0}}
 .cards{{display:grid;grid-template-columns:repeat(4,1fr);gap:14px;margin:22px 0 6px}}
 .card{{border:1px solid {RULE};border-radius:8px;padding:12px 16px}}
 .card p{{margin:0}}

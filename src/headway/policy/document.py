@@ -122,7 +122,7 @@ def read_document(
         told = list(dropped.values())[:WARNINGS_MAX]
         warnings += [f"endpoint left out: {problem.error(source)}" for problem in told]
         if len(dropped) > len(told):
-            warnings.append(f"{source}: {len(dropped) - len(told)} more endpoints are left out")
+            warnings.append(f"{source}: left out as well: {len(dropped) - len(told)} more")
     _check_whole(policy, source)
     if policy.issued_at is not None and policy.issued_at.timestamp() > wall_now + CLOCK_SKEW_S:
         warnings.append(f"{source}: issued_at is in the future: check both clocks")

@@ -323,10 +323,14 @@ class Slo(Block):
     """What a class of traffic is promised."""
 
     ttft_p99_ms: Millis | None = Field(
-        default=None, description="Time to first token: a warm endpoint past it is left."
+        default=None,
+        description="Time to first token: a warm endpoint past it is left, and all "
+        "that would miss it get fewer calls.",
     )
-    tpot_p99_ms: Millis | None = Field(default=None, description="Time per output token.")
-    total_p99_ms: Millis | None = Field(default=None, description="The whole call.")
+    tpot_p99_ms: Millis | None = Field(
+        default=None, description="Time per output token; as ttft_p99_ms."
+    )
+    total_p99_ms: Millis | None = Field(default=None, description="The whole call; as ttft_p99_ms.")
 
 
 class TrafficClass(Block):

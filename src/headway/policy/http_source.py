@@ -245,6 +245,8 @@ class HttpSource(PolicySource):
                         continue
                     packed = raw
                     while packed:
+                        if unzip.eof:  # what follows would be kept whole, wherever it ends
+                            self._fail("goes on after its end")
                         # A bounded piece at a time: a few bytes can unfold to gigabytes.
                         yield unzip.decompress(packed, CHUNK_BYTES)
                         packed = unzip.unconsumed_tail

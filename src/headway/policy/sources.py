@@ -280,7 +280,8 @@ class FileSource(PolicySource):
         except (OSError, ValueError) as exc:
             self._seen = self._seen or ""
             why = exc.strerror if isinstance(exc, OSError) else str(exc)
-            raise FetchError(f"can't be read: {why}", source=self.label) from exc
+            where = "" if self.label == str(self.path) else f": {self.path}"
+            raise FetchError(f"can't be read: {why}{where}", source=self.label) from exc
         young = abs(self._wall_clock() - opened.st_mtime) < FILE_YOUNG_S
         return Reply(chunks, etag=None if young else _signature(opened), format=self._format)
 

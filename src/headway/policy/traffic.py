@@ -20,11 +20,11 @@ from headway.core.views import Explanation
 KINDS_MAX = 20_000
 """Kinds of traffic that are compared: the names of ten thousand routes, before and after."""
 SHARE_NOISE = 1e-9
-_UNSAID = frozenset({"headers", "params_set"})
-"""Fields of endpoints whose values may hold secrets: that they changed is said, not to what."""
+_UNSAID = frozenset({"headers", "params_set", "continuation.params"})
+"""Fields whose values may hold secrets: that they changed is said, not to what."""
 _HANDLING = (
-    *("selection", "affinity", "deadline", "retry", "hedge", "admission", "coalesce", "cache"),
-    *("mode", "expected_input_tokens", "expected_output_tokens"),
+    *("selection", "affinity", "deadline", "retry", "hedge", "admission", "continuation"),
+    *("coalesce", "cache", "mode", "expected_input_tokens", "expected_output_tokens"),
 )
 _HEAD = (
     *("policy_id", "epoch", "version", "issued_at", "fresh_until", "expires_at", "on_expiry"),
@@ -81,6 +81,7 @@ class PolicyDiff(NamedTuple):
     """What changes with a policy."""
 
     head: tuple[Setting, ...]
+    """Of the document as a whole, its classes of traffic among it."""
     endpoints_added: tuple[str, ...]
     endpoints_removed: tuple[str, ...]
     endpoints_changed: Mapping[str, tuple[Setting, ...]]
@@ -113,7 +114,7 @@ def diff(old: Snapshot, new: Snapshot, *, zone: str | None = None) -> PolicyDiff
     compared = list(kinds)[-KINDS_MAX:]
     changes = [c for kind in compared if (c := _change(kind, old, new, zone)) is not None]
     return PolicyDiff(
-        tuple(_settings(old, new, _HEAD)),
+        (*_settings(old, new, _HEAD), *_class_settings(old, new)),
         tuple(e for e in new.endpoints if e not in old.endpoints),
         tuple(e for e in old.endpoints if e not in new.endpoints),
         {name: changed[name] for name in old.endpoints if name in changed},
@@ -184,7 +185,7 @@ def _change(kind: Traffic, old: Snapshot, new: Snapshot, zone: str | None) -> Tr
     fallbacks = tuple(_fallback(r, s, kind, zone) for r, s in zip(routes, (old, new), strict=True))
     settings: tuple[Setting, ...] = ()
     if routes[0] is not None and routes[1] is not None:
-        settings = tuple(_settings(routes[0], routes[1], _HANDLING))
+        settings = tuple(map(_veiled, _settings(routes[0], routes[1], _HANDLING)))
     moved, size, before, after = worst
     if moved <= SHARE_NOISE and fallbacks[0] == fallbacks[1] and not settings:
         return None
@@ -223,24 +224,38 @@ def _fallback(
 
 def _endpoint_settings(old: Endpoint, new: Endpoint) -> Iterator[Setting]:
     names = [field.name for field in dataclasses.fields(Endpoint)]
-    for setting in _settings(old, new, names):
-        if setting.where.partition(".")[0] in _UNSAID:
-            yield Setting(setting.where, "not shown", "not shown either")
-        else:
-            yield setting
+    yield from map(_veiled, _settings(old, new, names))
+
+
+def _class_settings(old: Snapshot, new: Snapshot) -> Iterator[Setting]:
+    for name in sorted(old.classes.keys() | new.classes.keys()):
+        before, after = old.classes.get(name), new.classes.get(name)
+        for setting in _between(before, after):
+            where = f"classes.{name}"
+            yield setting._replace(where=f"{where}.{setting.where}" if setting.where else where)
+
+
+def _veiled(setting: Setting) -> Setting:
+    if setting.where in _UNSAID:
+        return Setting(setting.where, "not shown", "not shown either")
+    return setting
 
 
 def _settings(old: object, new: object, names: Sequence[str]) -> Iterator[Setting]:
     for name in names:
-        before, after = getattr(old, name), getattr(new, name)
-        if before == after:
-            continue
-        if dataclasses.is_dataclass(before) and type(before) is type(after):
-            below = [field.name for field in dataclasses.fields(before)]
-            for inner in _settings(before, after, below):
-                yield inner._replace(where=f"{name}.{inner.where}")
-        else:
-            yield Setting(name, _shown(before), _shown(after))
+        for setting in _between(getattr(old, name), getattr(new, name)):
+            yield setting._replace(where=f"{name}.{setting.where}" if setting.where else name)
+
+
+def _between(before: object, after: object) -> Iterator[Setting]:
+    """What is not the same in two values; `where` is empty where it is they themselves."""
+    if before == after:
+        return
+    if dataclasses.is_dataclass(before) and type(before) is type(after):
+        given = [field.name for field in dataclasses.fields(before) if field.init]
+        yield from _settings(before, after, given)
+    else:
+        yield Setting("", _shown(before), _shown(after))
 
 
 def _shown(value: object) -> str:

@@ -45,7 +45,9 @@ class Voice:
         """The source gave no answer. Told once, however long it lasts."""
         known, self._unreachable = self._unreachable, (reason, message)
         if known is None:
-            log.warning("the policy can't be refreshed, the last good one stays: %s", message)
+            self._warn(
+                "the policy can't be refreshed, the last good one stays: %s", reason, message
+            )
             self._emit(PolicyRejected(self._label, reason, message, now))
 
     def reachable(self) -> None:
@@ -56,7 +58,7 @@ class Voice:
         """A document was not put in force."""
         known, self._refused = self._refused, (reason, message)
         if known != self._refused:
-            log.warning("policy refused, the last good one stays: %s", message)
+            self._warn("policy refused, the last good one stays: %s", reason, message)
             self._emit(PolicyRejected(self._label, reason, message, now))
 
     def content(self) -> None:
@@ -73,6 +75,17 @@ class Voice:
             age = age_s(snapshot, standing.loaded_at, wall_now)
             log.warning("policy %s is stale: nobody vouches for it any more", rank(snapshot))
             self._emit(PolicyStale(snapshot.policy_id, snapshot.version, age, now))
+
+    def _warn(self, sentence: str, reason: str, message: str) -> None:
+        # The fields are those of the log event in OpenTelemetry: one name wherever it is read.
+        fields = {
+            "headway_event": "headway.policy.rejected",
+            "headway.policy.source": self._label,
+            "headway.reason": reason,
+            "headway.message": message,
+        }
+        # What a document or a server said may hold anything, but begins no line of its own.
+        log.warning(sentence, " ".join(message.splitlines()), extra=fields)
 
     def _emit(self, event: PolicyEvent) -> None:
         if self._on_event is None:

@@ -30,7 +30,7 @@ from headway.quirks.hints import (
     retry_after_hint,
     text_hint,
 )
-from headway.quirks.table import QUIRKS, Quirk, guess_provider
+from headway.quirks.table import QUIRKS, Quirk
 from headway.quirks.usage import (
     ReplyFacts,
     extract_usage,
@@ -52,7 +52,6 @@ __all__ = [
     "error_message",
     "exhausted_hint",
     "extract_usage",
-    "guess_provider",
     "is_plain_answer",
     "load_object",
     "names_parameter",

@@ -27,9 +27,11 @@ _ISO_DURATION = (
 )
 _ISO_INSTANT = r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}"
 
+# Possessive (`*+`): with plain stars white space between the words could be divided in as many ways
+# as the cube of its length, and a server may send nothing else.
 _TEXT_WAIT = (
-    r"(?i)(?:try again|retry|retrying|wait|available again|reset(?:s)?)\s*(?:after|in|for)?\s*:?\s*"
-    r"(?:at least |about |approximately )?"
+    r"(?i)(?:try again|retry|retrying|wait|available again|reset(?:s)?)"
+    r"\s*+(?:after|in|for)?\s*+:?\s*+(?:at least|about|approximately)?\s*+"
     r"((?:\d+(?:\.\d+)?\s*"
     r"(?:milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d)"
     r"(?![a-z])[\s,]*(?:and\s+)?)+)"

@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from headway.core.model import TRAITS, FailureClass
+from headway.cost.providers import HOSTS
 from headway.quirks.exceptions import EXCEPTIONS
 from headway.quirks.hints import RESET_BUCKETS
-from headway.quirks.table import PROVIDER_HOSTS, QUIRKS, Quirk
+from headway.quirks.table import QUIRKS, Quirk
 
 _HEAD = """\
 # What replies mean
@@ -68,7 +69,8 @@ negative, not finite or not readable is no hint.
 _HOSTS = """
 ## Whose host
 
-Used for `gen_ai.provider.name` when the policy does not name it; anything else is `openai`.
+Used for `gen_ai.provider.name`, and to find the price list, when the policy does not name the
+provider. Anything else is called `openai`, and a price found for it is an estimate.
 
 """
 
@@ -115,7 +117,7 @@ def render_reference() -> str:
             _HINTS,
             _table(("left", "refilled"), RESET_BUCKETS),
             _HOSTS,
-            _table(("host", "provider"), PROVIDER_HOSTS),
+            _table(("host", "provider"), ((host, name) for host, name, _ in HOSTS)),
         ]
     )
 

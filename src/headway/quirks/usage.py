@@ -23,6 +23,11 @@ _CACHE_WRITE = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_i
 TOKENS_MAX = 1 << 40
 """Larger counts are nonsense, not usage."""
 
+COST_MAX = 1_000_000
+COST_CHARS_MAX, COST_DECIMALS_MAX = 40, 30
+"""Costs (USD) beyond these are nonsense, too. Sums are exact: a digit in the millionth place would
+be carried along, and written out, wherever the sum goes."""
+
 USAGE_CANDIDATES_MAX = 16
 """`"usage"` keys looked at from the end of a body before it is parsed whole."""
 
@@ -258,11 +263,17 @@ def _count(raw: Mapping[str, object], *names: str) -> int | None:
 def _money(value: object) -> Decimal | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
+    text = str(value) if not isinstance(value, int) or abs(value) <= COST_MAX else ""
+    if len(text) > COST_CHARS_MAX:
+        return None
     try:
-        amount = Decimal(str(value))
+        amount = Decimal(text)
     except InvalidOperation:
         return None
-    return amount if amount.is_finite() and amount >= 0 else None
+    if not amount.is_finite() or not 0 <= amount <= COST_MAX:
+        return None
+    decimals = amount.as_tuple().exponent
+    return amount if isinstance(decimals, int) and decimals >= -COST_DECIMALS_MAX else None
 
 
 def _text(value: object) -> str | None:

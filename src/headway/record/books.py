@@ -52,6 +52,10 @@ class Books:
             task._open_call(facts, is_exempt=is_exempt, is_open=earlier is not None)
         return CallRecord(self, facts, task, now) if earlier is None else earlier
 
+    def after_fork(self) -> None:
+        """In a forked child: attempts under way are the parent's, and shared out there."""
+        self._busy = {}
+
     def busy(self, endpoint_id: str) -> BusyTime:
         """The concurrency meter of an endpoint that is priced by GPU-hour."""
         busy = self._busy.get(endpoint_id)

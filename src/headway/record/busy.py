@@ -31,7 +31,8 @@ class BusyTime:
         """Count it out; the seconds it is charged."""
         with self._lock:
             self._advance(at)
-            self._inflight -= 1
+            if self._inflight:  # zero in a forked child, which ends what only its parent counted
+                self._inflight -= 1
             return max(0.0, self._share_s - mark)
 
     def _advance(self, at: float) -> None:

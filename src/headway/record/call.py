@@ -36,6 +36,7 @@ from headway.core.model import (
 )
 from headway.core.snapshot import Endpoint
 from headway.cost import UNKNOWN, ZERO, Cost, add, worst_source
+from headway.forks import free_in_children
 from headway.record.attempt import NOT_BILLED, AttemptRecord, price_attempt, usage_to_price
 from headway.task.ledger import Settlement
 
@@ -51,7 +52,7 @@ logger = logging.getLogger("headway")
 
 _NO_SPAN: AbstractContextManager[None] = nullcontext()
 _NOTHING = Settlement({}, 0, ZERO, 0, 0)
-_lock = threading.Lock()
+_lock = free_in_children(threading.Lock())
 """Held for a flag test or to add an attempt: shorter than a lock per call takes to make."""
 
 
@@ -229,7 +230,8 @@ class CallRecord:
             self.task._ledger.start_attempt()
         price = record.endpoint.price
         if price is not None and price.per_gpu_hour is not None:
-            record.busy_s = self._books.busy(record.endpoint.id).start(event.at)
+            if record.result is None:  # else its end was told first, by another thread
+                record.busy_s = self._books.busy(record.endpoint.id).start(event.at)
         elif self.task is not None or self._watch is not None:
             self._books.pricer.warm(record.endpoint)
 
@@ -243,7 +245,7 @@ class CallRecord:
         if record.status is None:
             record.status = event.outcome.status
         price = record.endpoint.price
-        if price is not None and price.per_gpu_hour is not None:
+        if price is not None and price.per_gpu_hour is not None and record.started:
             record.busy_s = self._books.busy(record.endpoint.id).stop(event.at, record.busy_s)
         record.result = event.result
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from headway.core.model import Attempt, AttemptKind, CallFacts
 from headway.cost import MONEY, PICO_USD, ZERO, Cost, Pricer, add, worst_source
+from headway.forks import free_in_children
 from headway.record.attempt import AttemptRecord, price_attempt
 from headway.task.ledger import Settlement
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from headway.core.snapshot import Endpoint
     from headway.record.call import CallRecord
 
-_lock = threading.RLock()
+_lock = free_in_children(threading.RLock())
 """Held to add a call or to close a joint. Reentrant: a collector run inside may settle a call."""
 
 

@@ -7,6 +7,7 @@ of Headway, or from anybody who can write there. Never pickled.
 from __future__ import annotations
 
 import json
+import math
 from decimal import Decimal
 from typing import NamedTuple, cast
 
@@ -95,14 +96,16 @@ def decode(stored: object) -> Answer | None:
 def _usage(counts: list[str | None], *, estimated: bool) -> Usage:
     whole = [None if count is None else int(count) for count in counts[:5]]
     given, written, cached, cache_written, reasoning = whole
-    cost = counts[5]
+    cost = None if counts[5] is None else Decimal(counts[5])
+    if cost is not None and not (cost.is_finite() and cost >= 0):
+        raise ValueError("an amount was expected")
     return Usage(
         given,
         written,
         cached,
         cache_written,
         reasoning,
-        None if cost is None else Decimal(cost),
+        cost,
         estimated,
     )
 
@@ -115,7 +118,7 @@ def _header(text: str) -> bytes:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise TypeError("a number was expected")
     return value
 

@@ -112,7 +112,7 @@ def store_of(wanted: object) -> Store | None:
         if not wanted.startswith(REDIS_SCHEMES):
             raise ValueError(f"a URL that begins with {', '.join(REDIS_SCHEMES)} is expected")
         if importlib.util.find_spec("redis") is None:
-            raise ValueError('a Redis URL needs "headway[redis]" installed')
+            raise ValueError("redis is not installed: pip install 'headway[redis]'")
         return RedisStore(wanted)
     if isinstance(wanted, MutableMapping):
         return MappingStore(cast("MutableMapping[str, bytes]", wanted))

@@ -185,12 +185,13 @@ class Ledger:
         caps = self.caps
         match cap:
             case "max_calls":
-                used, allowed = f"{self.calls} calls begun", f"{caps.calls}"
+                used, allowed = f"{self.calls} call{'s' * (self.calls != 1)} begun", f"{caps.calls}"
             case "max_tokens":
                 used, allowed = f"{self.tokens} tokens used", f"{caps.tokens}"
             case _:
                 used, allowed = f"{plain(self.cost)} USD spent", f"{caps.cost} USD"
-        running = f", {self.open_calls} calls running" if self.open_calls else ""
+        plural = "s" * (self.open_calls != 1)
+        running = f", {self.open_calls} call{plural} running" if self.open_calls else ""
         return f"Task {self.name!r} can't carry another call: {cap} is {allowed}, {used}{running}."
 
     @property

@@ -68,14 +68,15 @@ def enter_scope(scope: Scope) -> Token[Scope]:
     return _SCOPE.set(scope)
 
 
-def leave_scope(token: Token[Scope]) -> None:
-    """Make the scope before it current again."""
+def leave_scope(token: Token[Scope]) -> bool:
+    """Make the scope before it current again; False: it was entered in another context."""
     try:
         _SCOPE.reset(token)
     except ValueError:
         # Closed from another context (an async generator finalised by the loop): that context never
         # had our scope, so there is nothing to restore.
-        return
+        return False
+    return True
 
 
 # --------------------------------------------------------------------------- checked arguments
@@ -145,6 +146,7 @@ class options:  # noqa: N801 - reads as a statement: `with headway.options(...)`
                 raise TypeError(f"{what} must be True or False, got {value!r}")
         self._changes = changes._replace(hedge=hedge, idempotent=idempotent)
         self._tokens: list[Token[Scope]] = []
+        """Of all who are inside: one object may be entered by many tasks and threads at once."""
 
     def __enter__(self) -> CallOptions:
         task, outer = current_scope()
@@ -167,7 +169,10 @@ class options:  # noqa: N801 - reads as a statement: `with headway.options(...)`
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        leave_scope(self._tokens.pop())
+        for token in reversed(self._tokens):
+            if leave_scope(token):  # else it is somebody else's, in another context
+                self._tokens.remove(token)
+                return
 
     async def __aenter__(self) -> CallOptions:
         return self.__enter__()

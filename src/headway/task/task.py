@@ -17,10 +17,11 @@ from collections.abc import Callable
 from contextvars import Token
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from headway.collecting import is_collecting
 from headway.core.model import INFINITY, CallFacts
 from headway.errors import DeadlineExceeded, TaskLimitExceeded
 from headway.task.figures import Figures
-from headway.task.left_open import settle_abandoned, track, untrack
+from headway.task.left_open import abandon, settle_abandoned, track, untrack
 from headway.task.observe import load_observers, tell
 from headway.task.scope import CallOptions, Scope, current_scope, enter_scope, leave_scope
 from headway.task.spec import Clock, TaskSpec
@@ -102,7 +103,12 @@ class Task(Figures):
         self._closing = False
 
     def __repr__(self) -> str:
-        return f"<Task {self.name!r} {self.phase.value} {self.outcome}>"
+        cost = "cost unknown" if self.cost is None else f"{self.cost:f} USD"
+        return (
+            f"<Task {self.name!r} {self.phase.value} {self.outcome}: "
+            f"{self.calls} call{'s' * (self.calls != 1)}, "
+            f"{self.attempts} attempt{'s' * (self.attempts != 1)}, {cost}>"
+        )
 
     @staticmethod
     def current() -> Task | None:
@@ -300,6 +306,9 @@ class Task(Figures):
         """End the task: `problem` is the exception that escaped its block, if one did."""
         if self.phase is not Phase.OPEN:
             return
+        if problem is not None and is_collecting():
+            abandon(self, problem)
+            return
         settle_unanswered(self)
         if problem is not None:
             self.error_type = type(problem).__qualname__
@@ -374,9 +383,7 @@ class Task(Figures):
     def __del__(self) -> None:
         # Runs at any point of any thread: no locks, no logging here. See `left_open`.
         if getattr(self, "phase", None) is Phase.OPEN:
-            from headway.task.left_open import abandon
-
-            abandon(self)
+            abandon(self, None)
 
 
 def _outcome_of(problem: BaseException) -> str:

@@ -17,6 +17,8 @@ from collections import deque
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
+from headway.forks import free_in_children
+
 if TYPE_CHECKING:
     from headway.record import CallRecord
     from headway.task.task import Task
@@ -53,7 +55,7 @@ class Unanswered:
 _here: ContextVar[Unanswered | None] = ContextVar("headway_unanswered", default=None)
 _lost: deque[Unanswered] = deque()
 _open: weakref.WeakSet[Unanswered] = weakref.WeakSet()
-_lock = threading.Lock()
+_lock = free_in_children(threading.Lock())
 _at_exit_registered = False
 
 

@@ -20,6 +20,7 @@ from headway.core.model import (
     FirstToken,
     RetryDenied,
 )
+from headway.forks import free_in_children
 from headway.telemetry import attributes as a
 from headway.telemetry import names as n
 from headway.telemetry.genai import count_call
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from headway.record import AttemptRecord, CallRecord, Shared
     from headway.telemetry.telemetry import Telemetry
 
-_lock = threading.Lock()
+_lock = free_in_children(threading.Lock())
 """An attempt's span is made by whichever comes first: its event, or the send."""
 _NOTHING: AbstractContextManager[None] = nullcontext()
 

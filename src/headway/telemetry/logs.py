@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from headway.telemetry.metrics import Attributes
 from headway.telemetry.names import LogEvent
 from headway.telemetry.otel_api import Providers, quietly
+from headway.telemetry.sentences import sentence
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("headway")
 
 
-def _one_line(value: object) -> str:
-    return str(value).replace("\n", " ").replace("\r", " ")
+def _one_line(value: object) -> object:
+    """Names come from documents and applications: none may begin a line of its own."""
+    if isinstance(value, str):
+        return value.replace("\n", " ").replace("\r", " ")
+    return value
 
 
 class EventLog:
@@ -30,9 +34,11 @@ class EventLog:
         """Write one event; `context` ties it to a span."""
         warn = event.severity == "WARN"
         level = logging.WARNING if warn else logging.INFO
-        if log.isEnabledFor(level):
-            shown = " ".join(f"{key}={_one_line(value)}" for key, value in attributes.items())
-            log.log(level, "%s %s", event.name, shown, extra={"headway_event": event.name})
+        words = sentence(event.name, attributes) if log.isEnabledFor(level) else None
+        if words is not None:
+            told = {key: _one_line(value) for key, value in attributes.items()}
+            values = (told,) if told else ()  # logging takes one mapping, but no empty one
+            log.log(level, words, *values, extra={"headway_event": event.name, **told})
         logger = self._providers.logger()
         if logger is None:
             return

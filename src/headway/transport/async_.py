@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import anyio
 
+from headway import collecting
 from headway.core.model import Send, Wait
 from headway.credentials import CredentialUnavailable
 from headway.transport.desk import Desk, Detour
@@ -47,6 +48,7 @@ class AsyncTransport:
         self._http = http
         self._desk = Desk(host, home)
         self._pools = Pools(http)
+        collecting.watch()
         self._stream_class = byte_stream_class(AsyncWatchedStream, home.family.AsyncByteStream)
         self._sharing = Sharing(
             "async", byte_stream_class(AsyncSharedStream, home.family.AsyncByteStream)
@@ -356,7 +358,9 @@ class AsyncTransport:
     async def _drop(self, light: Light, response: httpx2.Response | None, chunks: Any) -> None:
         """The caller gave up."""
         if light.call.attempt.ended:
-            return
+            return None
+        if collecting.is_collecting():  # of a loop that has ended: nothing can be awaited
+            return collecting.outside(light.drop)
         flight = light.grown()
         try:
             if response is not None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headway import quirks
+from headway.collecting import outside
 from headway.core.model import INFINITY, Attempt, CallFacts, Finish, Outcome, Send
 from headway.core.snapshot import Endpoint
 from headway.credentials import CredentialUnavailable
@@ -375,6 +376,8 @@ class Flight:
 
     def _no_api(self, trial: Trial) -> BaseException:
         reply = page(trial)
+        if not self.is_delegated:
+            self._stamp(reply, trial)
         return no_api_error(reply, reply.text, self.note(), endpoint=trial.endpoint.id)
 
     def note(self) -> str:
@@ -405,6 +408,9 @@ class Flight:
 
     def abandon(self) -> None:
         """The caller gave up, or something that is not ours to judge came up."""
+        outside(self._abandon)
+
+    def _abandon(self) -> None:
         self.watcher.cancel(self.clock())
         if not self._is_left:
             self.record.release()

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from headway.collecting import outside
 from headway.core.model import INFINITY, Finish, Send, Wait
 from headway.transport.family import stream_of
 from headway.transport.limits import Leash
@@ -248,7 +249,7 @@ async def fly_tasks(flight: Flight, attempt: Callable[[Flight, Trial], Awaitable
             errors.append(exc)
         finally:
             if not trial.is_winner:
-                trial.closed()
+                outside(trial.closed)
             bell.set()
 
     cut_short: BaseException | None = None

@@ -67,6 +67,10 @@ class Light(NamedTuple):
         """The flight of the same call. Once."""
         return self.desk.grown(self.arrival, self.call)
 
+    def drop(self) -> None:
+        """The caller gave up."""
+        self.grown().abandon()
+
 
 def depart(desk: Desk, arrival: Arrival) -> Light | None:
     """Begin a light call for a request; None where somebody looks, or there is more to it."""

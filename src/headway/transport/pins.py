@@ -82,6 +82,10 @@ class PinMap:
         with self._lock:
             return frozenset(self._endpoints.values())
 
+    def after_fork(self) -> None:
+        """In a forked child: whoever held the lock is not here."""
+        self._lock = threading.Lock()
+
     def forget(self, name: str) -> None:
         """Drop one id (its object was deleted)."""
         with self._lock:

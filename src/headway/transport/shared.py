@@ -18,6 +18,7 @@ from collections.abc import Generator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headway.collecting import outside
 from headway.core.model import INFINITY, OK, FailureClass, Outcome
 from headway.credentials import Credential, CredentialUnavailable
 from headway.errors import DeadlineExceeded
@@ -206,7 +207,7 @@ def _led(flight: Flight, sharing: Sharing, leg: Leg, reader: Reader) -> Steps:
             yield Rest(job, WAIT_S)
             flight.host.shelf.heard(job)
     except BaseException:
-        part(leg, reader)
+        outside(part, leg, reader)
         raise
     reader.leave()
     return response
@@ -234,15 +235,20 @@ def _followed(
             assert leg.body is not None
             stream = flight.desk.home.family.ByteStream(leg.body)
     except BaseException as exc:
-        part(leg, reader)
-        if isinstance(exc, Exception):
-            call.on_answer("share", "", _outcome_of(exc), flight.clock())
-        call.cancel(flight.clock())
+        outside(_part_without, flight, leg, reader, exc)
         raise
     if not head.streams:
         reader.leave()
         call.on_answer("share", head.endpoint_id, head.outcome or OK, flight.clock())
     return _response(flight, head, stream, "share")
+
+
+def _part_without(flight: Flight, leg: Leg, reader: Reader, exc: BaseException) -> None:
+    """A caller that joined leaves without an answer."""
+    part(leg, reader)
+    if isinstance(exc, Exception):
+        flight.call.on_answer("share", "", _outcome_of(exc), flight.clock())
+    flight.call.cancel(flight.clock())
 
 
 def _head(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from headway.collecting import is_collecting, outside
 from headway.credentials import Credential, CredentialUnavailable
 from headway.transport.alike import fingerprint
 from headway.transport.shared import (
@@ -190,6 +191,10 @@ class _Request:
         """However it ended: the connection goes back, the books close, who waits is told."""
         leg = self._leg
         leg.give_up = None
+        if is_collecting():  # its loop has ended
+            self._flight.abandon()
+            outside(fail, leg, asyncio.CancelledError())
+            return
         with anyio.CancelScope(shield=True):
             if leg.source is not None:
                 try:

@@ -7,15 +7,15 @@ Joined with the http family's stream class where they are used (`family.byte_str
 
 from __future__ import annotations
 
-import _thread
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING
 
 import anyio
 
+from headway.collecting import aside, is_collecting, outside
 from headway.share.shelf import WAIT_S
-from headway.transport.collecting import is_collecting
 from headway.transport.limits import DRAIN_S
 from headway.transport.listener import Listener, Next
 from headway.transport.shared_request import Gone, fail, keep
@@ -36,6 +36,7 @@ class SharedStream:
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
         self._is_closed = False
+        self._pid = os.getpid()
 
     def __iter__(self) -> Iterator[bytes]:
         listener = self._listener
@@ -72,11 +73,14 @@ class SharedStream:
         if self._is_closed:
             return
         if is_collecting():
-            _thread.start_new_thread(_close_quietly, (self,))
+            outside(self.close)
             return
         self._is_closed = True
         listener = self._listener
         leg = listener.leg
+        if os.getpid() != self._pid:  # in a forked child: others read it, there
+            leg.trial.closed()
+            return
         try:
             if listener.is_complete:
                 self._see_to_the_end()
@@ -102,13 +106,7 @@ class SharedStream:
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
-            with contextlib.suppress(Exception):  # no threads any more: the process ends
-                _thread.start_new_thread(_close_quietly, (self,))
-
-
-def _close_quietly(stream: SharedStream) -> None:
-    with contextlib.suppress(Exception):
-        stream.close()
+            aside(self.close)
 
 
 def _finish(leg: Leg) -> None:
@@ -163,6 +161,9 @@ class AsyncSharedStream:
         """Read no more; the last one to leave ends the request."""
         if self._is_closed:
             return
+        if is_collecting():  # of a loop that has ended: nothing can be awaited
+            self.__del__()
+            return
         self._is_closed = True
         listener = self._listener
         leg = listener.leg
@@ -177,14 +178,12 @@ class AsyncSharedStream:
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
             self._is_closed = True
-            with contextlib.suppress(Exception):  # no threads any more: the process ends
-                _thread.start_new_thread(_leave_quietly, (self._listener,))
+            aside(_leave, self._listener)
 
 
-def _leave_quietly(listener: Listener) -> None:
-    with contextlib.suppress(Exception):
-        if listener.close() and listener.leg.give_up is not None:
-            listener.leg.give_up()
+def _leave(listener: Listener) -> None:
+    if listener.close() and listener.leg.give_up is not None:
+        listener.leg.give_up()
 
 
 async def _until_over(tape: Tape) -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from headway import collecting
 from headway.core.model import Send, Wait
 from headway.credentials import CredentialUnavailable
-from headway.transport import collecting, hedged
+from headway.transport import hedged
 from headway.transport.desk import Desk, Detour
 from headway.transport.family import byte_stream_class
 from headway.transport.flight import Flight

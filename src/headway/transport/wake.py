@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import anyio
 
+from headway.collecting import is_collecting
 from headway.core.model import INFINITY, Waker
 
 
@@ -53,7 +54,8 @@ async def asleep(call: Waitable, woken: anyio.Event, seconds: float) -> None:
         with anyio.move_on_after(None if seconds == INFINITY else max(seconds, 0.0)):
             await woken.wait()
     finally:
-        call.set_waker(None)
+        if not is_collecting():  # where a waker stays, it wakes nobody
+            call.set_waker(None)
 
 
 def current_loop() -> Any:

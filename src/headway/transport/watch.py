@@ -7,7 +7,6 @@ where they are used (`family.byte_stream_class`).
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import contextlib
 import os
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from headway.transport.collecting import is_collecting
+from headway.collecting import aside, is_collecting, outside
 from headway.transport.continuing import marker
 from headway.transport.handover import Handover
 from headway.transport.limits import DRAIN_S
@@ -107,16 +106,18 @@ class WatchedStream:
         if self._is_closed:
             return
         if is_collecting():
-            _thread.start_new_thread(_close_quietly, (self,))
+            outside(self.close)
             return
         self._is_closed = True
-        if _open.pop(id(self), None) is None:
+        opened = _open.pop(id(self), None)
+        if opened is None:
             return  # another thread was faster
         if self._rest is not None:
             self._rest.close()
         if os.getpid() != self._pid:
             # The connection is the parent's, and so may be whoever held its pool's lock at the
             # fork: draining would steal its bytes, closing could wait for ever.
+            _of_parent.append(opened)
             self._trial.closed()
             return
         try:
@@ -141,13 +142,7 @@ class WatchedStream:
 
     def __del__(self) -> None:
         if not getattr(self, "_is_closed", True):
-            with contextlib.suppress(Exception):  # no threads any more: the process ends
-                _thread.start_new_thread(_close_quietly, (self,))
-
-
-def _close_quietly(stream: WatchedStream) -> None:
-    with contextlib.suppress(Exception):
-        stream.close()
+            aside(self.close)
 
 
 class AsyncWatchedStream:
@@ -232,17 +227,20 @@ class AsyncWatchedStream:
         """End the attempt, wherever it is, and give the connection back."""
         if self._is_closed:
             return
+        if is_collecting():  # of a loop that has ended: nothing can be awaited
+            self.__del__()
+            return
         self._is_closed = True
         if self._rest is not None:
             await self._rest.aclose()
         if os.getpid() != self._pid:  # as above
-            self._trial.closed()
+            self.__del__()
             return
+        self._trial.closed()
         try:
             if self._handover.wants_drain and not self._is_over:
                 await self._drain()
         finally:
-            self._trial.closed()
             self._trial.release()
             self._trial.flight.forget()
             self._trial.response = None  # which holds this stream
@@ -262,25 +260,22 @@ class AsyncWatchedStream:
             self._is_over = True
 
     def __del__(self) -> None:
-        if getattr(self, "_is_closed", True):
+        opened = _open.pop(id(self), None)
+        if opened is None:
             return
         self._is_closed = True
-        opened = _open.pop(id(self), None)
+        aside(_end, self._trial)
+        if os.getpid() != self._pid:
+            _of_parent.append(opened)
+            return
         with contextlib.suppress(Exception):
-            _thread.start_new_thread(_end_quietly, (self._trial,))
-        with contextlib.suppress(Exception):
-            if (
-                opened is not None
-                and isinstance(self._loop, asyncio.AbstractEventLoop)
-                and not self._loop.is_closed()
-            ):
+            if isinstance(self._loop, asyncio.AbstractEventLoop) and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(_close_later, self._loop, *opened)
 
 
-def _end_quietly(trial: Trial) -> None:
-    with contextlib.suppress(Exception):
-        trial.closed()
-        trial.release()
+def _end(trial: Trial) -> None:
+    trial.closed()
+    trial.release()
 
 
 def _close_later(
@@ -310,6 +305,10 @@ collected alone, and closes it in order. Collected together, the http library's 
 would be finished by the collector itself, wherever it happens to run: a sync one waits for the
 pool's lock, also in the thread that holds it; async ones are finished by the loop all at once, and
 get into each other's way ("asynchronous generator is already running")."""
+
+_of_parent: list[tuple[Any, Any]] = []
+"""What a forked child's streams read from: the parent's connections, to be left alone for good. At
+most the streams that were open at the fork."""
 
 _closing: set[asyncio.Task[None]] = set()
 """The loop itself holds tasks weakly."""
