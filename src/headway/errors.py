@@ -191,7 +191,8 @@ class NoEndpointAvailable(Rejected, openai.InternalServerError):
 
 
 class TaskLimitExceeded(Rejected):
-    """A cap of the task can't carry another call: `reason` names it ("max_cost", ...)."""
+    """A cap of the task, or its tenant's budget, can't carry another call: `reason` names it
+    ("max_cost", "tenant_max_cost", ...)."""
 
     status: ClassVar[int] = 402
     code_prefix: ClassVar[str] = "headway_task_limit"

@@ -37,13 +37,13 @@ from headway.core.model import (
 )
 from headway.core.snapshot import Endpoint, Snapshot
 from headway.core.views import EndpointStatus, Explanation, PoolStatus, VersionStatus
-from headway.cost import Pricer
+from headway.cost import ZERO, Pricer
 from headway.credentials import Credential, credential_named
 from headway.errors import HeadwayError
 from headway.policy.builtin import pass_through
 from headway.policy.decide import PolicyStatus
 from headway.policy.supply import PolicySupply
-from headway.record import Books, CallRecord, ObservedCalls
+from headway.record import Books, CallRecord, ObservedCalls, Tenants, TenantStatus
 from headway.share.board import Board
 from headway.share.shelf import Shelf
 from headway.task import current_scope
@@ -86,6 +86,8 @@ class RouterStatus(NamedTuple):
     """The latest versions of the policy, the one in force first, and the calls begun under each."""
     fleet: FleetStatus | None = None
     """How the fleet's rates are shared; None without `shared_state`."""
+    tenants: tuple[TenantStatus, ...] = ()
+    """Tenants with a budget that had calls here."""
 
 
 class Router:
@@ -110,8 +112,9 @@ class Router:
         policy_id: which policy the document has to be a version of; None: whichever comes first.
         instance: this process's name in rollouts; None: HEADWAY_INSTANCE, else the host's name.
         cache_dir: where the last good document is kept across restarts; None keeps none.
-        shared_state: where a whole fleet's rates are counted: a Redis or Valkey URL
-            ("headway[redis]"), or a `headway.shared_state.RateStore`; None: `shares` divide them.
+        shared_state: where a whole fleet's rates and its tenants' spending are counted: a Redis or
+            Valkey URL ("headway[redis]"), or a `headway.shared_state.RateStore`; None: `shares`
+            divide them.
         response_cache: where routes that say `cache` keep answers: None (memory of this process), a
             mutable mapping such as `cachetools.TTLCache`, or a Redis URL ("headway[redis]").
         on_event: receives every event (`headway.events`) after the decision; what it raises is
@@ -168,6 +171,7 @@ class Router:
             observer=self._telemetry,
             mode=mode,
         )
+        self._tenants = Tenants(self._books.pricer, self.clock, self.wall_clock)
         # Whoever switches Headway off must not depend on its policy being there, sound or signed.
         self._supply = PolicySupply(
             pass_through(NOWHERE) if self.disabled else policy,
@@ -198,7 +202,9 @@ class Router:
         if shared_state is not None:
             from headway.shared_state import keeper_for
 
-            self._keeper = keeper_for(shared_state, self.engine, self.clock, self._on_event)
+            self._keeper = keeper_for(
+                shared_state, self.engine, self.clock, self._on_event, self._tenants
+            )
         self._warned: set[tuple[str, str]] = set()
         self._telemetry.watch_router(self)
         _routers.add(self)
@@ -237,6 +243,7 @@ class Router:
             self._books.observed,
             self.engine.versions(),
             None if self._keeper is None else self._keeper.status(),
+            self._tenants.status(now),
         )
 
     def explain(
@@ -292,8 +299,8 @@ class Router:
         """Start the accounts of a call in the current task and trace context, or go on with the
         `earlier` ones of a call that the SDK sends again.
 
-        Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the task forbids it; an
-        exempt call is only counted.
+        Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the task, or the budget of
+        the call's tenant, forbids it; an exempt call is only counted.
         """
         if facts.traffic_class is not None:
             self._rank(facts, facts.traffic_class)
@@ -301,7 +308,10 @@ class Router:
             self._warn_once(
                 "no route of the policy is named %r: such calls pass through untouched", facts.route
             )
-        return self._books.open_call(facts, self.clock(), earlier=earlier, is_exempt=is_exempt)
+        snapshot = self.engine.snapshot
+        if earlier is not None or not snapshot.tenants:
+            return self._books.open_call(facts, self.clock(), earlier=earlier, is_exempt=is_exempt)
+        return self._open_for_tenant(facts, snapshot, is_exempt=is_exempt)
 
     def is_unwatched(self) -> bool:
         """Whether nobody wants to know of single calls."""
@@ -341,6 +351,22 @@ class Router:
 
     # -- inside
 
+    def _open_for_tenant(
+        self, facts: CallFacts, snapshot: Snapshot, *, is_exempt: bool
+    ) -> CallRecord:
+        now, tenant = self.clock(), current_scope().options.tenant
+        reserved = None
+        if tenant is not None:
+            reserved = self._tenants.reserve(tenant, snapshot, facts, now, anyway=is_exempt)
+        try:
+            record = self._books.open_call(facts, now, is_exempt=is_exempt)
+        except BaseException:
+            if reserved is not None:
+                reserved.settle(ZERO)
+            raise
+        record.reserved = reserved
+        return record
+
     def _new_shelf(self, wanted: object) -> Shelf:
         try:
             return Shelf(wanted, clock=self.clock, wall_clock=self.wall_clock)
@@ -379,6 +405,7 @@ class Router:
         # The parent may have held the lock at the fork, and jitter must differ from the parent's.
         self.rng = random.Random() if isinstance(self.rng, random.Random) else self.rng
         self.engine.after_fork(threading.Lock(), self.rng)
+        self._tenants.after_fork()
         if self._keeper is not None:
             self._keeper.after_fork()
         self._supply.after_fork()

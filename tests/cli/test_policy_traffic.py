@@ -53,6 +53,22 @@ def test_a_call_is_explained_against_every_candidate(file, capsys) -> None:
     assert "not last: a fallback" in said
 
 
+def test_budgets_of_tenants_are_compared(file, tmp_path: Path, capsys) -> None:
+    budgets = {"acme": {"max_cost": "5.00"}, "*": {"max_cost": "0.5", "period_s": 3600}}
+    new = write(tmp_path / "new.json", {**TREE, "version": 2, "tenants": budgets})
+    assert main(["policy", "diff", file, new, "--exit-code"]) == NO
+    said = capsys.readouterr().out
+    assert "tenants.acme: unset -> 5.00 USD in 86400 s, 1 of it here" in said
+    assert "tenants.*: unset -> 0.5 USD in 3600 s, 1 of it here" in said
+
+    shared = {**TREE, "version": 3, "tenants": budgets, "shares": {"client_count": 4}}
+    newer = write(tmp_path / "newer.json", shared)
+    assert main(["policy", "diff", new, newer]) == OK
+    assert "tenants.acme: 5.00 USD in 86400 s, 1 of it here -> 5.00 USD in 86400 s, 0.25" in (
+        capsys.readouterr().out
+    )
+
+
 def test_a_smaller_call_has_one_more_candidate(file, capsys) -> None:
     assert main(["policy", "explain", file, "--model", "large", "--json"]) == OK
 

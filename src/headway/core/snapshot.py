@@ -403,6 +403,20 @@ def _matched(match: Match) -> tuple[frozenset[str], ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantBudget:
+    """What one tenant may spend in each period, in all processes together."""
+
+    max_cost: Decimal
+    """USD."""
+    period_s: int
+    share: float = 1.0
+    """This process's part of it, where the processes can't talk."""
+
+
+ANY_TENANT = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A whole policy, compiled. Immutable: a decision holds on to the one it began with."""
 
@@ -422,6 +436,8 @@ class Snapshot:
     endpoints: Mapping[str, Endpoint]
     routes: tuple[Route, ...]
     classes: Mapping[str, TrafficClass] = field(default_factory=dict[str, TrafficClass])
+    tenants: Mapping[str, TenantBudget] = field(default_factory=dict[str, TenantBudget])
+    """Budgets by tenant; "*" is that of each tenant that isn't named."""
     without_hints: Snapshot | None = None
     """The same policy with nothing observed in it: what holds once `hints_until` has passed. None
     where there are no hints to go stale."""
@@ -463,6 +479,10 @@ class Snapshot:
     ) -> Route | None:
         """The first route that matches, or None. Constant time in the number of routes."""
         return self._index.find(model, task, traffic_class, surface)
+
+    def budget_of(self, tenant: str) -> TenantBudget | None:
+        """What a tenant may spend; None: nobody says."""
+        return self.tenants.get(tenant) or self.tenants.get(ANY_TENANT)
 
     def route_named(self, name: str) -> Route | None:
         """The route with this name."""
