@@ -320,10 +320,10 @@ def shedding(load: float, turns: int) -> type[RandomShed]:
     offer exactly what the fleet carries."""
     low, high = 0.0, 1.0
     for _ in range(40):
-        share = (low + high) / 2.0
-        asked = (1.0 - (1.0 - share) ** turns) / share / turns
-        low, high = (share, high) if load * asked > 1.0 else (low, share)
-    return type("RandomShed", (RandomShed,), {"share": share if load > 1.0 else 0.0})
+        middle = (low + high) / 2.0
+        asked = (1.0 - (1.0 - middle) ** turns) / middle / turns
+        low, high = (middle, high) if load * asked > 1.0 else (low, middle)
+    return type("RandomShed", (RandomShed,), {"share": high if load > 1.0 else 0.0})
 
 
 RULES: dict[str, type[Rules]] = {
