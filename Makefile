@@ -110,6 +110,11 @@ simulate-validate: $(RUN) ## The simulator against the same calls through HTTP, 
 	$(PY) -m headway.lab.sim.validate $(ARGS)
 	$(PY) -m headway.lab.sim.validate --real $(ARGS)
 
+simulate-ray:        ## The same runs on a local Ray cluster, in an environment of its own (400 MB)
+	@test -x .venvs/ray/bin/python || bash scripts/make-venv .venvs/ray
+	.venvs/ray/bin/python -m pip install -q -e '.[ray,lab]' hypothesis 'pytest>=8.4' pytest-asyncio pytest-timeout
+	.venvs/ray/bin/python -m pytest -m "slow or not slow" tests/lab/sim/test_on_ray.py $(ARGS)
+
 simulate-litellm:    ## Our models of LiteLLM's strategies against the strategies themselves
 	@test -x .venvs/peers/bin/python || bash scripts/make-venv .venvs/peers
 	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'
