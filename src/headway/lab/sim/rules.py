@@ -11,10 +11,11 @@ import math
 import random
 from abc import abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 from headway.core.model import Attempt, CallFacts, FailureClass, Outcome
+from headway.core.snapshot import Price
 from headway.lab.engine_model import BLOCK_TOKENS
 from headway.lab.sim.plain import Rules
 from headway.lab.sim.workload import TurnFacts
@@ -342,3 +343,12 @@ RULES: dict[str, type[Rules]] = {
     "litellm_cost": LiteLLMCost,
     "random_shed": RandomShed,
 }
+
+
+def rule_for(name: str, prices: Mapping[str, Price], load: float, turns: int) -> type[Rules]:
+    """The rule of a name, for a fleet with these prices and visits of so many turns."""
+    if name == "litellm_cost":
+        return with_prices({e: float(p.output_per_mtok or 0) for e, p in prices.items()})
+    if name == "random_shed":
+        return shedding(load, turns)
+    return RULES[name]
