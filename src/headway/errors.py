@@ -162,7 +162,9 @@ class Rejected(_WireError, openai.APIStatusError):  # noqa: N818
         request: httpx2.Request | None = None,
     ) -> None:
         self.reason = reason
+        """A fixed word."""
         self.retry_after_s = retry_after_s
+        """Seconds after which asking again may help; None: unknown."""
         body = {
             "message": message,
             "type": self.code_prefix,
@@ -176,7 +178,8 @@ class Rejected(_WireError, openai.APIStatusError):  # noqa: N818
 
 
 class Shed(Rejected, openai.RateLimitError):
-    """Admission refused the call: the queue is full, or the wait would outlast the deadline."""
+    """Admission refused the call: the queue is full, the wait would be too long, or it is
+    background work, and the endpoints are overloaded."""
 
     status: ClassVar[int] = 429
     code_prefix: ClassVar[str] = "headway_shed"
@@ -214,6 +217,7 @@ class CredentialRefused(_WireError, openai.APIConnectionError):  # noqa: N818
     ) -> None:
         super().__init__(message=message, request=request or _blank_request())
         self.endpoint = endpoint
+        """Id of the endpoint."""
 
 
 # --------------------------------------------------------------------------- broken streams
@@ -258,9 +262,13 @@ class StreamInterrupted(_WireError, openai.APIConnectionError):  # noqa: N818
             self, message=message, request=request or _blank_request()
         )
         self.partial = partial if partial is not None else PartialAnswer()
+        """What had come."""
         self.usage = usage
+        """Token counts, as far as known."""
         self.endpoint = endpoint
+        """Id of the endpoint."""
         self.cause = cause
+        """The exception underneath; None: the server itself ended it."""
         self.__cause__ = cause
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -300,9 +308,13 @@ class PolicyError(HeadwayError):
         expected: str | None = None,
     ) -> None:
         self.message = message
+        """What is wrong."""
         self.path = path
+        """JSON path of the place."""
         self.source = source
+        """Where the document is from."""
         self.expected = expected
+        """What should have stood there."""
         text = message if path is None else f"{path}: {message}"
         if expected is not None:
             text += f" (expected {expected})"
@@ -361,6 +373,7 @@ def rejection_error(
             what = {
                 "queue_full": "the queue is full",
                 "queue_wait": "the wait for a free slot would be too long",
+                "yielded": "the endpoints are overloaded, and this is background work",
                 "no_endpoint": "every endpoint asked for quiet",
             }.get(reason, reason.replace("_", " "))
             later = (
