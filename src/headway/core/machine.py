@@ -637,6 +637,10 @@ class CallMachine:
     def _after_failure(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         plan, world = self._plan, self._host.world
         plan.note(attempt, outcome)
+        if self.facts.delegated and outcome.free_retry and outcome.status is None:
+            self.retry_granted = True  # an old connection broke: the SDK's next attempt is free
+            self._surface(attempt, "", now, outcome)
+            return
         if plan.schedule_free(outcome, now):
             return
         denied = plan.schedule(
