@@ -76,10 +76,15 @@ class RouterStatus(NamedTuple):
     """What this process knows and does, for people and dashboards."""
 
     mode: str
+    """enforce | observe"""
     disabled: bool
+    """HEADWAY_DISABLED was set."""
     policy: PolicyStatus
+    """What is in force, how old it is, and what is wrong with its source."""
     endpoints: tuple[EndpointStatus, ...]
+    """Every endpoint of the policy, in its order."""
     pools: tuple[PoolStatus, ...]
+    """Every route that was used."""
     observed: ObservedCalls
     """Calls in observe mode, and how often Headway would have done otherwise."""
     versions: tuple[VersionStatus, ...]
@@ -94,7 +99,8 @@ class Router:
     """Routes the calls of wrapped clients by one policy.
 
     Args:
-        policy: a path, an http(s) URL, a `Policy`, a dict, JSON bytes, or a compiled snapshot.
+        policy: a path, a URL (http(s), or of an object store), `env:NAME`, `package:NAME/FILE`, a
+            `Policy`, a dict, JSON as text or bytes, or a compiled snapshot.
         mode: "enforce", or "observe": leave every call as the plain client makes it, and record
             what would have been done.
         zone: where this process runs; selects weights and round-trip times.
@@ -103,7 +109,8 @@ class Router:
             signs each request (Azure, Bedrock, Vertex), and sends through its own http client. For
             endpoints that name it as their credential, or are called like it. A list of two gives
             a sync and an async one.
-        allowed_hosts: host patterns a fetched document may send calls to.
+        allowed_hosts: host patterns a fetched document may send calls to; None: those of
+            `credentials` and `clients`.
         own_hosts: hosts that are always allowed: `wrap` puts the client's own here.
         public_keys: who must have signed the document: key id -> Ed25519 public key, one of them
             being enough, or `PublicKeys`. Needs `headway[signing]`.
@@ -127,6 +134,7 @@ class Router:
 
     Raises:
         PolicyError: the first document is bad, or cannot be had and nothing is cached.
+        HeadwayError: an argument makes no sense.
     """
 
     def __init__(  # long: one argument a line

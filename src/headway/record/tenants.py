@@ -45,12 +45,15 @@ class TenantStatus(NamedTuple):
     """What a tenant's budget is, and what is known here to be used of it in this period."""
 
     tenant: str
+    """As `headway.options` named it."""
     max_cost: Decimal
+    """USD that it may use in one period."""
     used: Decimal
     """USD of calls of this process, what is reserved for those under way included."""
     left: Decimal | None
     """USD that the store last said were left for the fleet; None: no store has answered."""
     resets_in_s: float
+    """Until the next period starts."""
 
 
 class Reservation(NamedTuple):
