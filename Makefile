@@ -86,6 +86,12 @@ bench-peers:         ## CPU that a call costs through Headway and through LiteLL
 	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'
 	.venvs/peers/bin/python -m benchmarks.peers $(ARGS)
 
+test-stores: $(DEV)  ## Policies in Azure's and Google's stores: azurite (npm) and an emulator, on loopback
+	$(PY) -m pip install -q --group stores
+	@npm install --silent --no-audit --no-fund --prefix .venvs/azurite azurite || \
+	echo "azurite cannot be had here: az:// is skipped"
+	$(PY) -m pytest -m slow tests/policy/test_other_stores.py $(ARGS)
+
 test-frameworks: $(DEV) ## Agent frameworks through a failover, one venv each (FRAMEWORK=haystack)
 	@$(PY) -m pip install -q uv || echo "no uv here: the environments are made with pip, slowly"
 	$(PY) -m tests.frameworks.run $(FRAMEWORK) $(ARGS)
