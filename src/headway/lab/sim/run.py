@@ -15,7 +15,6 @@ from threading import Lock
 
 from headway.core.breaker import State
 from headway.core.engine import Engine
-from headway.core.model import INFINITY
 from headway.core.snapshot import (
     Capacity,
     DeadlinePolicy,
@@ -23,8 +22,6 @@ from headway.core.snapshot import (
     Price,
     Route,
     Snapshot,
-    Weights,
-    WeightTable,
 )
 from headway.lab.sim.bound import BOUND, unloaded
 from headway.lab.sim.endpoints import OneWay, SimEngine, as_models, make_endpoints
@@ -34,7 +31,7 @@ from headway.lab.sim.rules import RULES, with_prices
 from headway.lab.sim.scenario import Scenario
 from headway.lab.sim.seeing import SEEING
 from headway.lab.sim.sites import HOSTED_CALLS_PER_S, Site, measure, rtt_s
-from headway.lab.sim.sizes import weights_by_size
+from headway.lab.sim.sizes import table_of
 from headway.lab.sim.workload import Turn, TurnFacts, Visit, Workload, builtin, from_file
 from headway.lab.virtual import VirtualFleet
 from headway.lab.virtual_client import Client
@@ -113,7 +110,7 @@ class Publisher:
             selection = replace(selection, algorithm=self._algorithm)
         route = Route(
             name="r",
-            weights=WeightTable(by_zone={"*": self._buckets(fleet)}),
+            weights=table_of(fleet, self._workload, scenario.sizes, self.weights),
             endpoint_ids=frozenset(s.id for s in fleet),
             selection=selection,
             affinity=scenario.options.affinity,
@@ -129,18 +126,6 @@ class Publisher:
             routes=(route,),
             classes=scenario.classes,
         )
-
-    def _buckets(self, fleet: Sequence[Site]) -> tuple[tuple[float, Weights], ...]:
-        sizes = self._scenario.sizes
-        buckets: Sequence[tuple[float, Mapping[str, float]]] = ((INFINITY, self.weights),)
-        if sizes is not None:
-            buckets = weights_by_size(fleet, self._workload, sizes, self.weights)
-        made: list[tuple[float, Weights]] = []
-        for bound, weights in buckets:
-            total = sum(weights[s.id] for s in fleet)
-            shares = ((s.id, weights[s.id] / total) for s in fleet)
-            made.append((bound, tuple(share for share in shares if share[1] > 0.0)))
-        return tuple(made)
 
     def _endpoint(self, site: Site, zone: str, loads: Mapping[str, float]) -> Endpoint:
         scenario = self._scenario

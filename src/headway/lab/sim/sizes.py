@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from headway.core.model import INFINITY
+from headway.core.snapshot import Weights, WeightTable
 from headway.lab.engine_profile import EngineProfile
 from headway.lab.sim.sites import TURNS, Site, saturation
 from headway.lab.sim.workload import Workload
@@ -74,3 +75,18 @@ def weights_by_size(
         raise ValueError(msg)
     short = {e: (busy - taken[e]) * carried[e].short for e in carried}
     return ((float(sizes.bound_tokens), short), (INFINITY, long))
+
+
+def table_of(
+    fleet: Sequence[Site], workload: Workload, sizes: Sizes | None, usual: Mapping[str, float]
+) -> WeightTable:
+    """What a document says: one row of weights, or one per size."""
+    rows: Sequence[tuple[float, Mapping[str, float]]] = ((INFINITY, usual),)
+    if sizes is not None:
+        rows = weights_by_size(fleet, workload, sizes, usual)
+    made: list[tuple[float, Weights]] = []
+    for bound, weights in rows:
+        total = sum(weights[s.id] for s in fleet)
+        shares = ((s.id, weights[s.id] / total) for s in fleet)
+        made.append((bound, tuple(share for share in shares if share[1] > 0.0)))
+    return WeightTable(by_zone={"*": tuple(made)})
