@@ -17,14 +17,7 @@ from headway.credentials import Credential
 from headway.errors import FetchError, PolicyError, VerifyError
 from headway.hosts import check_patterns
 from headway.policy.cache import DiskCache
-from headway.policy.decide import (
-    PolicyStatus,
-    Verdict,
-    is_expired,
-    takes_part,
-    verdict,
-    why_not,
-)
+from headway.policy.decide import PolicyStatus, Verdict, is_expired, takes_part, verdict, why_not
 from headway.policy.document import Compiled
 from headway.policy.first import (
     bounded_fetch,
