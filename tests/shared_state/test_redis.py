@@ -63,7 +63,7 @@ def test_many_at_once_take_no_more_than_one(redis_server: Any) -> None:
         thread.join()
     took_s = time.monotonic() - began
     assert sum(taken) <= 50.0 * (took_s + 1.0) + 0.01
-    assert sum(taken) >= 50.0 * 1.1  # what had accrued at once, then as it does
+    assert sum(taken) >= 50.0 * 1.0  # what had accrued at once, then as it does
 
 
 def test_the_clocks_of_clients_do_not_matter(
