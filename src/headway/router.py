@@ -368,7 +368,10 @@ class Router:
 
     def _on_event(self, event: Event) -> None:
         if type(event) not in _RECORDED and not _is_only_observed(event, self.mode):
-            self._telemetry.on_event(event)
+            try:
+                self._telemetry.on_event(event)
+            except Exception:  # noqa: BLE001 - whatever an exporter raises
+                _log.exception("headway: telemetry failed to take an event; the call goes on")
         if self._hook is not None:
             try:
                 self._hook(event)

@@ -68,7 +68,7 @@ from headway.core.select import Candidate
 from headway.core.sending import cannot_finish, kind_of, miss, open_attempt, open_sole
 from headway.core.settle import first_token, settle
 from headway.core.snapshot import Route, Snapshot, TrafficClass
-from headway.core.state import Pool
+from headway.core.state import EndpointState, Pool
 from headway.core.waiting import DEADLINE_SHARE, Line, Parking, Woken
 from headway.core.world import World
 
@@ -270,9 +270,8 @@ class CallMachine:
 
     def _enter(self, now: float) -> None:
         """Count it among its pool's calls: from its first decision on, which has the lock."""
-        self._has_entered = True
         pool, size = self._pool, len(self.route.endpoint_ids)
-        pool.inflight += 1
+        self._has_entered, pool.inflight = True, pool.inflight + 1  # one statement, see `settle`
         pool.budget.note_inflight(pool.inflight, now)
         if size > 1:
             self._host.sweep(pool, size, now)
@@ -291,7 +290,7 @@ class CallMachine:
             return None
         deadline_at = self._deadline_at
         attempt = open_sole(sole, self.facts, self.route, deadline_at=deadline_at, now=now)
-        return self._sent(attempt, now)
+        return self._sent(attempt, sole.state, now)
 
     def _launch(self, now: float) -> Action:
         plan = self._plan
@@ -388,11 +387,11 @@ class CallMachine:
             deadline_at=self._deadline_at,
             now=now,
         )
-        return self._sent(attempt, now)
+        return self._sent(attempt, candidate.state, now)
 
-    def _sent(self, attempt: Attempt, now: float) -> Send:
-        self.attempts += 1
-        self.running.append(attempt)
+    def _sent(self, attempt: Attempt, state: EndpointState, now: float) -> Send:
+        sent, beside = self.attempts + 1, [*self.running, attempt]
+        self.attempts, self.running, state.inflight = sent, beside, state.inflight + 1  # as above
         if attempt.number == 1 and self._may_hedge():
             self._pool.hedges.deposit()
         if self._sink is not None or AttemptStarted not in self._host.quiet:
@@ -574,8 +573,6 @@ class CallMachine:
             self._after_failure(attempt, outcome, now)
 
     def _settle(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
-        attempt.ended = True
-        self.running.remove(attempt)
         pool = self._pool
         settle(
             self._host.world,
@@ -587,6 +584,7 @@ class CallMachine:
             now,
             self._emit_engine,
         )
+        self.running.remove(attempt)
         if outcome.kind is FailureClass.OK and not attempt.lost:
             pool.budget.deposit(now)
             pool.exhausted = False
@@ -689,7 +687,10 @@ class CallMachine:
 
     def abandon(self, now: float) -> None:
         for attempt in list(self.running):
-            self._settle(attempt, CANCELLED, now)
+            if attempt.ended:  # an interrupt came while it was settled
+                self.running.remove(attempt)
+            else:
+                self._settle(attempt, CANCELLED, now)
         if self._ended:
             return
         self._plan.withdrawn(self.facts, self._pool, now)
@@ -706,9 +707,9 @@ class CallMachine:
     def _close(self, winner: Attempt | None, outcome: Outcome, now: float) -> None:
         if self._ended:
             return
-        self._ended = True
-        if self._has_entered and self._pool.inflight:  # zero after a fork
-            self._pool.inflight -= 1
+        pool = self._pool
+        counted = 1 if self._has_entered and pool.inflight else 0  # zero after a fork
+        self._ended, pool.inflight = True, pool.inflight - counted  # one statement, see `settle`
         if self._sink is not None or CallEnded not in self._host.quiet:
             self._host.emit(self._sink, CallEnded(self.id, winner, outcome, self.attempts, now))
         if not self.running:

@@ -33,7 +33,10 @@ def open_attempt(
     deadline_at: float,
     now: float,
 ) -> Attempt:
-    """Take the permit, book the attempt against the endpoint, and describe it for the driver."""
+    """Take the permit, charge the endpoint's rates, and describe the attempt for the driver.
+
+    Whoever makes it known as outstanding counts it in, too (`EndpointState.inflight`).
+    """
     lease_s = min(PROBE_LEASE_S, route.deadline.ttft_s)
     permit = candidate.breaker.acquire(now, lease_s=lease_s, force=placement.is_probe)
     if permit is None:
@@ -41,7 +44,6 @@ def open_attempt(
         # is of no generation: its result settles nothing.
         permit = Permit(-1, is_probe=False)
     state = candidate.state
-    state.inflight += 1
     if state.is_paced:
         state.rpm.charge(1.0, now)
         state.tpm.charge(facts.prompt_tokens + route.expected_output_tokens, now)
@@ -69,7 +71,6 @@ def open_sole(
 ) -> Attempt:
     """The same for a call's first attempt at its route's one endpoint, which is in good health."""
     deadline = route.deadline
-    sole.state.inflight += 1
     limit_s = deadline.ttft_s if facts.stream else INFINITY
     late_at = now + limit_s
     return Attempt(

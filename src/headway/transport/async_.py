@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,7 +25,7 @@ from headway.transport.shared import Sharing
 from headway.transport.shared_drivers import ashare
 from headway.transport.shared_streams import AsyncSharedStream
 from headway.transport.sync import CLOSED
-from headway.transport.timed import Timed
+from headway.transport.timed import Timed, within
 from headway.transport.trial import State, Trial
 from headway.transport.wake import asleep, current_loop
 from headway.transport.watch import AsyncWatchedStream
@@ -69,9 +68,14 @@ class AsyncTransport:
             return await self._pass(request)
         if isinstance(arrival, Detour):
             return await self._detour(arrival, request)
-        light = depart(self._desk, arrival)
-        if light is not None:
-            return await self._carry(light, request)
+        light: Light | None = None
+        try:
+            if (light := depart(self._desk, arrival)) is not None:
+                return await self._carry(light, request)
+        except BaseException:
+            if light is not None:
+                collecting.outside(light.drop)
+            raise
         flight = self._desk.begin(arrival)
         if flight is None:
             return await self._pass(request)
@@ -206,7 +210,7 @@ class AsyncTransport:
         left = None if flight.is_observed else trial.limits.left_s()
         try:
             # The phases of a send are limited one by one; a timer bounds their sum.
-            with _within(left), flight.record.sending(trial.attempt):
+            with within(left), flight.record.sending(trial.attempt):
                 response = await self._forward(request, signer)
                 if response.status_code in REDIRECTS and not flight.is_observed:
                     response = await self._follow(trial.endpoint, request, response, secret)
@@ -357,14 +361,12 @@ class AsyncTransport:
 
     async def _drop(self, light: Light, response: httpx2.Response | None, chunks: Any) -> None:
         """The caller gave up."""
-        if light.call.attempt.ended:
-            return None
-        if collecting.is_collecting():  # of a loop that has ended: nothing can be awaited
+        # The collector ends what a loop has left, and awaits nothing.
+        if light.call.attempt.ended or response is None or collecting.is_collecting():
             return collecting.outside(light.drop)
         flight = light.grown()
         try:
-            if response is not None:
-                await self._dock(flight.trial(light.call.attempt), response, chunks)
+            await self._dock(flight.trial(light.call.attempt), response, chunks)
         finally:
             flight.abandon()
 
@@ -394,7 +396,3 @@ class AsyncTransport:
         traceback: TracebackType | None = None,
     ) -> None:
         await self.aclose()
-
-
-def _within(seconds: float | None) -> AbstractContextManager[object]:
-    return contextlib.nullcontext() if seconds is None else anyio.fail_after(seconds)

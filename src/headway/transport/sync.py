@@ -66,9 +66,15 @@ class Transport:
             return self._pass(request)
         if isinstance(arrival, Detour):
             return self._detour(arrival, request)
-        light = depart(self._desk, arrival)
-        if light is not None:
-            return self._carry(light, request)
+        light: Light | None = None
+        try:
+            light = depart(self._desk, arrival)
+            if light is not None:
+                return self._carry(light, request)
+        except BaseException:
+            if light is not None:
+                light.drop()
+            raise
         flight = self._desk.begin(arrival)
         if flight is None:
             return self._pass(request)
@@ -350,12 +356,12 @@ class Transport:
         self, light: Light, response: httpx2.Response | None, chunks: Iterator[bytes]
     ) -> None:
         """The caller gave up."""
-        if light.call.attempt.ended:
+        if light.call.attempt.ended or response is None:
+            light.drop()
             return
         flight = light.grown()
         try:
-            if response is not None:
-                self._dock(flight.trial(light.call.attempt), response, chunks)
+            self._dock(flight.trial(light.call.attempt), response, chunks)
         finally:
             flight.abandon()
 
