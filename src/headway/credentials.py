@@ -129,9 +129,13 @@ class Credential:
                 f"Credential: expected one of env, file, value, call or acall, got {got}"
             )
         self.env = env
+        """Name of the variable."""
         self.file = None if file is None else Path(file)
+        """Path of the file."""
         self.header = header
+        """Header that carries the key; None: the dialect's own."""
         self.hosts = check_patterns(hosts)
+        """Patterns of where it may be sent."""
         if not self.hosts:
             raise ValueError("Credential: expected at least one host that the key may be sent to")
         if header is not None and not _is_token(header):
@@ -142,6 +146,7 @@ class Credential:
         if ttl_s is not None and (ttl_s <= 0 or origins[0] != "call"):
             raise ValueError("Credential: ttl_s is above 0, and of call and acall only")
         self.ttl_s = ttl_s
+        """Seconds for which what a callable returned is kept; None: it is asked each time."""
         self._kept: tuple[str, float] | None = None
         """(secret, when it was had), of callables with a `ttl_s`."""
         self._renewing = False

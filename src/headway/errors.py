@@ -162,7 +162,9 @@ class Rejected(_WireError, openai.APIStatusError):  # noqa: N818
         request: httpx2.Request | None = None,
     ) -> None:
         self.reason = reason
+        """A fixed word."""
         self.retry_after_s = retry_after_s
+        """Seconds after which asking again may help; None: unknown."""
         body = {
             "message": message,
             "type": self.code_prefix,
@@ -190,7 +192,8 @@ class NoEndpointAvailable(Rejected, openai.InternalServerError):
 
 
 class TaskLimitExceeded(Rejected):
-    """A cap of the task can't carry another call: `reason` names it ("max_cost", ...)."""
+    """A cap of the task, or its tenant's budget, can't carry another call: `reason` names it
+    ("max_cost", "tenant_max_cost", ...)."""
 
     status: ClassVar[int] = 402
     code_prefix: ClassVar[str] = "headway_task_limit"
@@ -213,6 +216,7 @@ class CredentialRefused(_WireError, openai.APIConnectionError):  # noqa: N818
     ) -> None:
         super().__init__(message=message, request=request or _blank_request())
         self.endpoint = endpoint
+        """Id of the endpoint."""
 
 
 # --------------------------------------------------------------------------- broken streams
@@ -257,9 +261,13 @@ class StreamInterrupted(_WireError, openai.APIConnectionError):  # noqa: N818
             self, message=message, request=request or _blank_request()
         )
         self.partial = partial if partial is not None else PartialAnswer()
+        """What had come."""
         self.usage = usage
+        """Token counts, as far as known."""
         self.endpoint = endpoint
+        """Id of the endpoint."""
         self.cause = cause
+        """The exception underneath; None: the server itself ended it."""
         self.__cause__ = cause
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -299,9 +307,13 @@ class PolicyError(HeadwayError):
         expected: str | None = None,
     ) -> None:
         self.message = message
+        """What is wrong."""
         self.path = path
+        """JSON path of the place."""
         self.source = source
+        """Where the document is from."""
         self.expected = expected
+        """What should have stood there."""
         text = message if path is None else f"{path}: {message}"
         if expected is not None:
             text += f" (expected {expected})"

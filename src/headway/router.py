@@ -37,13 +37,13 @@ from headway.core.model import (
 )
 from headway.core.snapshot import Endpoint, Snapshot
 from headway.core.views import EndpointStatus, Explanation, PoolStatus, VersionStatus
-from headway.cost import Pricer
+from headway.cost import ZERO, Pricer
 from headway.credentials import Credential, credential_named
 from headway.errors import HeadwayError
 from headway.policy.builtin import pass_through
 from headway.policy.decide import PolicyStatus
 from headway.policy.supply import PolicySupply
-from headway.record import Books, CallRecord, ObservedCalls
+from headway.record import Books, CallRecord, ObservedCalls, Tenants, TenantStatus
 from headway.share.board import Board
 from headway.share.shelf import Shelf
 from headway.task import current_scope
@@ -76,23 +76,31 @@ class RouterStatus(NamedTuple):
     """What this process knows and does, for people and dashboards."""
 
     mode: str
+    """enforce | observe"""
     disabled: bool
+    """HEADWAY_DISABLED was set."""
     policy: PolicyStatus
+    """What is in force, how old it is, and what is wrong with its source."""
     endpoints: tuple[EndpointStatus, ...]
+    """Every endpoint of the policy, in its order."""
     pools: tuple[PoolStatus, ...]
+    """Every route that was used."""
     observed: ObservedCalls
     """Calls in observe mode, and how often Headway would have done otherwise."""
     versions: tuple[VersionStatus, ...]
     """The latest versions of the policy, the one in force first, and the calls begun under each."""
     fleet: FleetStatus | None = None
     """How the fleet's rates are shared; None without `shared_state`."""
+    tenants: tuple[TenantStatus, ...] = ()
+    """Tenants with a budget that had calls here."""
 
 
 class Router:
     """Routes the calls of wrapped clients by one policy.
 
     Args:
-        policy: a path, an http(s) URL, a `Policy`, a dict, JSON bytes, or a compiled snapshot.
+        policy: a path, a URL (http(s), or of an object store), `env:NAME`, `package:NAME/FILE`, a
+            `Policy`, a dict, JSON as text or bytes, or a compiled snapshot.
         mode: "enforce", or "observe": leave every call as the plain client makes it, and record
             what would have been done.
         zone: where this process runs; selects weights and round-trip times.
@@ -101,7 +109,8 @@ class Router:
             signs each request (Azure, Bedrock, Vertex), and sends through its own http client. For
             endpoints that name it as their credential, or are called like it. A list of two gives
             a sync and an async one.
-        allowed_hosts: host patterns a fetched document may send calls to.
+        allowed_hosts: host patterns a fetched document may send calls to; None: those of
+            `credentials` and `clients`.
         own_hosts: hosts that are always allowed: `wrap` puts the client's own here.
         public_keys: who must have signed the document: key id -> Ed25519 public key, one of them
             being enough, or `PublicKeys`. Needs `headway[signing]`.
@@ -110,8 +119,9 @@ class Router:
         policy_id: which policy the document has to be a version of; None: whichever comes first.
         instance: this process's name in rollouts; None: HEADWAY_INSTANCE, else the host's name.
         cache_dir: where the last good document is kept across restarts; None keeps none.
-        shared_state: where a whole fleet's rates are counted: a Redis or Valkey URL
-            ("headway[redis]"), or a `headway.shared_state.RateStore`; None: `shares` divide them.
+        shared_state: where a whole fleet's rates and its tenants' spending are counted: a Redis or
+            Valkey URL ("headway[redis]"), or a `headway.shared_state.RateStore`; None: `shares`
+            divide them.
         response_cache: where routes that say `cache` keep answers: None (memory of this process), a
             mutable mapping such as `cachetools.TTLCache`, or a Redis URL ("headway[redis]").
         on_event: receives every event (`headway.events`) after the decision; what it raises is
@@ -124,6 +134,7 @@ class Router:
 
     Raises:
         PolicyError: the first document is bad, or cannot be had and nothing is cached.
+        HeadwayError: an argument makes no sense.
     """
 
     def __init__(  # long: one argument a line
@@ -168,6 +179,7 @@ class Router:
             observer=self._telemetry,
             mode=mode,
         )
+        self._tenants = Tenants(self._books.pricer, self.clock, self.wall_clock)
         # Whoever switches Headway off must not depend on its policy being there, sound or signed.
         self._supply = PolicySupply(
             pass_through(NOWHERE) if self.disabled else policy,
@@ -198,7 +210,9 @@ class Router:
         if shared_state is not None:
             from headway.shared_state import keeper_for
 
-            self._keeper = keeper_for(shared_state, self.engine, self.clock, self._on_event)
+            self._keeper = keeper_for(
+                shared_state, self.engine, self.clock, self._on_event, self._tenants
+            )
         self._warned: set[tuple[str, str]] = set()
         self._telemetry.watch_router(self)
         _routers.add(self)
@@ -237,6 +251,7 @@ class Router:
             self._books.observed,
             self.engine.versions(),
             None if self._keeper is None else self._keeper.status(),
+            self._tenants.status(now),
         )
 
     def explain(
@@ -292,8 +307,8 @@ class Router:
         """Start the accounts of a call in the current task and trace context, or go on with the
         `earlier` ones of a call that the SDK sends again.
 
-        Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the task forbids it; an
-        exempt call is only counted.
+        Raises `TaskLimitExceeded` or `DeadlineExceeded` when a cap of the task, or the budget of
+        the call's tenant, forbids it; an exempt call is only counted.
         """
         if facts.traffic_class is not None:
             self._rank(facts, facts.traffic_class)
@@ -301,7 +316,10 @@ class Router:
             self._warn_once(
                 "no route of the policy is named %r: such calls pass through untouched", facts.route
             )
-        return self._books.open_call(facts, self.clock(), earlier=earlier, is_exempt=is_exempt)
+        snapshot = self.engine.snapshot
+        if earlier is not None or not snapshot.tenants:
+            return self._books.open_call(facts, self.clock(), earlier=earlier, is_exempt=is_exempt)
+        return self._open_for_tenant(facts, snapshot, is_exempt=is_exempt)
 
     def is_unwatched(self) -> bool:
         """Whether nobody wants to know of single calls."""
@@ -340,6 +358,22 @@ class Router:
         return self._supply.status().age_s
 
     # -- inside
+
+    def _open_for_tenant(
+        self, facts: CallFacts, snapshot: Snapshot, *, is_exempt: bool
+    ) -> CallRecord:
+        now, tenant = self.clock(), current_scope().options.tenant
+        reserved = None
+        if tenant is not None:
+            reserved = self._tenants.reserve(tenant, snapshot, facts, now, anyway=is_exempt)
+        try:
+            record = self._books.open_call(facts, now, is_exempt=is_exempt)
+        except BaseException:
+            if reserved is not None:
+                reserved.settle(ZERO)
+            raise
+        record.reserved = reserved
+        return record
 
     def _new_shelf(self, wanted: object) -> Shelf:
         try:
@@ -382,6 +416,7 @@ class Router:
         # The parent may have held the lock at the fork, and jitter must differ from the parent's.
         self.rng = random.Random() if isinstance(self.rng, random.Random) else self.rng
         self.engine.after_fork(threading.Lock(), self.rng)
+        self._tenants.after_fork()
         if self._keeper is not None:
             self._keeper.after_fork()
         self._supply.after_fork()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,22 @@ def test_a_call_is_explained_against_every_candidate(file, capsys) -> None:
     assert "not last: a fallback" in said
 
 
+def test_budgets_of_tenants_are_compared(file, tmp_path: Path, capsys) -> None:
+    budgets = {"acme": {"max_cost": "5.00"}, "*": {"max_cost": "0.5", "period_s": 3600}}
+    new = write(tmp_path / "new.json", {**TREE, "version": 2, "tenants": budgets})
+    assert main(["policy", "diff", file, new, "--exit-code"]) == NO
+    said = capsys.readouterr().out
+    assert "tenants.acme: unset -> 5.00 USD in 86400 s, 1 of it here" in said
+    assert "tenants.*: unset -> 0.5 USD in 3600 s, 1 of it here" in said
+
+    shared = {**TREE, "version": 3, "tenants": budgets, "shares": {"client_count": 4}}
+    newer = write(tmp_path / "newer.json", shared)
+    assert main(["policy", "diff", new, newer]) == OK
+    assert "tenants.acme: 5.00 USD in 86400 s, 1 of it here -> 5.00 USD in 86400 s, 0.25" in (
+        capsys.readouterr().out
+    )
+
+
 def test_a_smaller_call_has_one_more_candidate(file, capsys) -> None:
     assert main(["policy", "explain", file, "--model", "large", "--json"]) == OK
 
@@ -75,6 +92,95 @@ def test_a_call_that_fits_nowhere_is_told(tmp_path, capsys) -> None:
 
     assert main(["policy", "explain", file, "--model", "m", "--prompt-tokens", "9000"]) == OK
     assert "nowhere: no endpoint" in capsys.readouterr().out
+
+
+def request(tmp_path: Path, **body: Any) -> str:
+    return write(tmp_path / "request.json", body)
+
+
+def explained(capsys, file: str, *arguments: str) -> dict[str, Any]:
+    assert main(["policy", "explain", file, "--json", *arguments]) == OK
+    return json.loads(capsys.readouterr().out)
+
+
+def eligible(found: dict[str, Any]) -> set[str]:
+    return {row["endpoint_id"] for row in found["candidates"] if row["eligible"]}
+
+
+def test_a_request_is_explained_as_a_process_would_see_it(file, tmp_path, capsys) -> None:
+    short = [{"role": "user", "content": "a secret question"}]
+    body = request(tmp_path, messages=short, model="large", max_completion_tokens=5000)
+    found = explained(capsys, file, "--request", body)
+    assert found["call"]["model"] == "large"
+    assert found["call"]["surface"] == "chat"
+    assert found["call"]["max_output_tokens"] == 5000
+    assert 1 <= found["call"]["prompt_tokens"] < 50
+    assert "small" not in eligible(found)  # 5000 tokens out don't fit into 4000
+    assert "secret" not in str(found)
+    body = request(tmp_path, messages=short, model="other")
+    assert "small" in eligible(explained(capsys, file, "--request", body, "--model", "large"))
+
+    long = request(tmp_path, model="large", messages=[{"role": "user", "content": "word " * 9000}])
+    assert main(["policy", "explain", file, "--request", long]) == OK
+    said = capsys.readouterr().out
+    assert said.startswith("model large, chat, about ")
+    assert "(estimated from its size)" in said
+    assert "not small: the call doesn't fit its context" in said
+
+
+def test_a_request_from_stdin_and_a_prompt(file, capsys, monkeypatch) -> None:
+    body = json.dumps({"model": "large", "input": "hello there"}).encode()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(body)))
+    assert explained(capsys, file, "--request", "-")["call"]["surface"] == "responses"
+    found = explained(capsys, file, "--prompt", "word " * 9000, "--model", "large")
+    assert "small" not in eligible(found)
+    assert found["call"]["is_estimate"] is True
+
+
+def test_a_line_of_a_batch_says_what_kind_it_is(file, tmp_path, capsys) -> None:
+    line = request(
+        tmp_path,
+        custom_id="1",
+        method="POST",
+        url="/v1/embeddings",
+        body={"model": "large", "input": "x"},
+    )
+    assert explained(capsys, file, "--request", line)["call"]["surface"] == "embeddings"
+    assert explained(capsys, file, "--request", line, "--surface", "chat")["route"] == "large"
+
+
+def test_a_request_that_is_bound_says_so(file, tmp_path, capsys) -> None:
+    body = request(tmp_path, model="large", input="go on", previous_response_id="resp_1")
+    found = explained(capsys, file, "--request", body)
+    assert "where the response that it names lives" in found["reasons"][0]
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "said"),
+    [
+        ("{a secret", [], "expected the JSON body of one request"),
+        ("[1]", [], "expected a JSON object"),
+        ('{"model": "large"}', [], "Say --surface"),
+        ('{"messages": []}', [], "names no model"),
+        (None, [], "request.json"),
+    ],
+)
+def test_what_is_no_request_is_one_line(content, arguments, said, file, tmp_path, capsys) -> None:
+    path = tmp_path / "request.json"
+    if content is not None:
+        path.write_text(content)
+    assert main(["policy", "explain", file, "--request", str(path), *arguments]) == NO
+    err = capsys.readouterr().err
+    assert said in err
+    assert len(err.splitlines()) == 1
+    assert "secret" not in err
+
+
+def test_without_a_model_or_a_request_there_is_no_call(file, capsys) -> None:
+    assert main(["policy", "explain", file]) == NO
+    assert "--model" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["policy", "explain", file, "--prompt", "a", "--prompt-tokens", "3"])
 
 
 def changed(tmp_path: Path, **routes: Any) -> str:

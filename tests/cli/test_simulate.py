@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import pytest
 
-from headway.cli import NO, OK, USAGE, main
+from headway.cli import MISSING_EXTRA, NO, OK, USAGE, main
 from headway.lab.sim.scenarios import SCENARIOS, altered, named
 
 
@@ -33,6 +34,12 @@ def test_without_a_scenario_it_says_what_there_is(capsys) -> None:
 def test_what_is_not_there_is_named(arguments: list[str], said: str, capsys) -> None:
     assert main(["simulate", *arguments, "--seeds", "1", "--workers", "1"]) == USAGE
     assert said in capsys.readouterr().err
+
+
+def test_without_ray_it_names_the_extra(monkeypatch, capsys) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert main(["simulate", "equal-70", "--ray", "--seeds", "1"]) == MISSING_EXTRA
+    assert "pip install 'headway[ray]'" in capsys.readouterr().err
 
 
 def test_a_run_prints_its_figures_and_writes_a_page_of_its_own(tmp_path, capsys) -> None:

@@ -66,7 +66,7 @@ class Fleet:
     def in_flight(self) -> int:
         return sum(row.in_flight for row in self.router.status().endpoints)
 
-    def ended(self, within_s: float = 2.0) -> list[AttemptEnded]:
+    def ended(self, within_s: float = 20.0) -> list[AttemptEnded]:
         """How attempts ended, once none is under way."""
         until = time.monotonic() + within_s
         while self.in_flight and time.monotonic() < until:

@@ -15,10 +15,10 @@ from tests.e2e.replies import answer
 from tests.servers import DONE, FIN, ROLE, SSE, Hang, R, Seen, chunk, completion
 from tests.servers import error as error_body
 
-CALLS = 200
+CALLS = 100
 AT_ONCE = 64
 SENDS_MAX = 5
-PATIENCE_S = 1.0
+PATIENCE_S = 1.5
 """Of the client, where nothing else ends a call that nobody answers. One processor serves all this:
 limits must be wide enough for the endpoint that is alive."""
 
@@ -41,7 +41,7 @@ def pair(
     death = request.param
     dead = refused_url if death == "refused" else serve(STEPS[death]).url
     alive = serve(_answer)
-    route = {"deadline": {"ttft_ms": 1500}} if death == "black hole" else {}
+    route = {"deadline": {"ttft_ms": 2500}} if death == "black hole" else {}
     return fleet({"alive": alive.url, "dead": dead}, route=route)
 
 
@@ -67,12 +67,12 @@ def test_one_after_another(stream: bool, pair: Fleet) -> None:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_sixty_four_at_once(stream: bool, pair: Fleet) -> None:
-    async with pair.async_client(timeout=openai.Timeout(5.0, read=2.5)) as client:
+    async with pair.async_client(timeout=openai.Timeout(10.0, read=3.5)) as client:
         check(pair, await at_once(lambda: asay(client, stream=stream), CALLS, AT_ONCE))
 
 
 def test_sixty_four_threads_half_of_them_streaming(pair: Fleet) -> None:
-    client = pair.client(timeout=openai.Timeout(5.0, read=2.0))
+    client = pair.client(timeout=openai.Timeout(10.0, read=3.5))
 
     check(pair, in_threads(lambda n: say(client, stream=bool(n % 2)), CALLS, AT_ONCE))
 
@@ -91,7 +91,7 @@ def test_the_whole_first_minute(death: Any) -> None:
         answers = []
         while clock() - began < 60.0:
             answers.append(say(client, stream=len(answers) % 2 == 0, model=scripted.model))
-            clock.advance(0.3)
+            clock.advance(0.6)
 
         assert len(answers) >= CALLS - 10
         assert texts(answers) == {"hello"}

@@ -39,12 +39,12 @@ class FirstSlow:
 
 def late(seen: Seen) -> Any:
     if seen.json.get("stream"):
-        return SSE([ROLE, 0.5, chunk("late")])
-    return answer(1, 1, text="late", delay=0.5)(seen)
+        return SSE([ROLE, 1.5, chunk("late")])
+    return answer(1, 1, text="late", delay=1.5)(seen)
 
 
 def closed(server: Server) -> bool:
-    until = time.monotonic() + 2.0
+    until = time.monotonic() + 20.0
     while server.open_sockets and time.monotonic() < until:
         time.sleep(0.01)
     return server.open_sockets == 0
@@ -72,7 +72,7 @@ async def test_the_faster_answers_and_the_loser_is_closed_and_priced(
             took = time.monotonic() - began
             lost, won = sorted(made.ended(), key=lambda e: e.attempt.number)
 
-    assert took < 0.45
+    assert took < 1.4
     assert (lost.result, won.result) == ("lost", "ok")
     assert won.attempt.kind is AttemptKind.HEDGE
     assert (task.cost, task.wasted) == (Decimal("0.0060"), Decimal("0.0025"))

@@ -27,7 +27,7 @@ def elsewhere(name: str, title: str, step: Step) -> None:
         seen = bench.call(bench.client(a, b).chat)
         bench.observed()
         assert (seen.text, bench.hits) == ("hello", (1, 1))
-        assert seen.took_s < 2
+        assert seen.took_s < 10
 
 
 def repeated(name: str, title: str, step: Step) -> None:

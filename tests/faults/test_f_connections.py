@@ -87,7 +87,7 @@ def elsewhere(name: str, title: str, step: Close | Rst | RAW) -> None:
         seen = bench.call(bench.client(a, b).chat)
         bench.observed()
         assert (seen.text, bench.hits) == ("hello", (1, 1))
-        assert seen.took_s < 2
+        assert seen.took_s < 10
 
 
 elsewhere("C56", "a reset instead of a reply", Rst())

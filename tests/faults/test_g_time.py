@@ -73,19 +73,20 @@ def drips(bench: Bench) -> None:
 
 @fault("C65a", "the same, and a deadline of 0.2 s")
 def drips_past_the_deadline(bench: Bench) -> None:
-    a = bench.serve(Drip(completion(), size=5, every_s=0.05))
+    a = bench.serve(Drip(completion(), size=1, every_s=0.05))
     client = bench.client(a, options={"timeout": 0.2, "max_retries": 0})
     with headway.options(deadline=0.2):
         seen = bench.call(client.chat)
-    bench.observed(paced(seen, 2.0))
+    bench.observed(paced(seen, 8.0))
     assert isinstance(seen.error, headway.DeadlineExceeded)
     assert isinstance(seen.error, openai.APITimeoutError)
-    assert seen.took_s < 2.0
+    assert seen.took_s < 8.0
 
 
 @fault("C65b", "a stream that outlasts the deadline", ways=ALL)
 def stream_past_the_deadline(bench: Bench) -> None:
-    slow: Any = [piece for text in HELLO for piece in (text, 1.5)]
+    pause_s = 1.5 if bench.is_plain else 9.0
+    slow: Any = [piece for text in HELLO for piece in (text, pause_s)]
     a = bench.serve(script(bench.way, *slow))
     client = bench.client(a)
     with headway.options(deadline=0.4):
@@ -93,7 +94,7 @@ def stream_past_the_deadline(bench: Bench) -> None:
     bench.observed(seen.words)
     assert isinstance(seen.error, openai.APITimeoutError)
     assert isinstance(seen.error, headway.DeadlineExceeded)
-    assert seen.took_s < 4
+    assert seen.took_s < 8
 
 
 # --------------------------------------------------------------------------- cancellation
@@ -141,9 +142,9 @@ def cancelled(name: str, title: str, steps: list[Step], route: dict[str, Any]) -
         began = time.monotonic()
         ends = client.run(leave())
         took_s = time.monotonic() - began
-        bench.observed(f"`{ends[0]}`, connections closed" if took_s < 5 else "late")
+        bench.observed(f"`{ends[0]}`, connections closed" if took_s < 20 else "late")
         assert ends == ["CancelledError"] * 2
-        assert took_s < 5
+        assert took_s < 20
         assert bench.host.in_flight == 0
         assert len(bench.host.named(CallEnded)) == 2
         sent = len(bench.host.named(AttemptEnded))

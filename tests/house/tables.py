@@ -1,7 +1,7 @@
 """Tables that are generated into the documents: `python -m tests.house.tables --write`.
 
 A page has `<!-- table: name -->` and `<!-- end -->`; what stands between them is written from the
-code, and a test fails when it is out of date.
+code, and a test fails when it is out of date. So do entries of the API: see `reference`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.house import frameworks, mutation
+from tests.house import frameworks, mutation, reference
 from tests.house.paths import ROOT
 
-PLACE: Final = re.compile(r"(<!-- table: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+PLACE: Final = re.compile(r"(<!-- (table|api): ([\w.]+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def pages() -> list[Path]:
@@ -30,7 +30,11 @@ def pages() -> list[Path]:
 
 def filled(text: str) -> str:
     """The text of a page with its tables written anew."""
-    return PLACE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}{found[4]}", text)
+    return PLACE.sub(lambda found: f"{found[1]}{_made(found[2], found[3])}{found[5]}", text)
+
+
+def _made(kind: str, name: str) -> str:
+    return TABLES[name]() if kind == "table" else reference.entry(name)
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

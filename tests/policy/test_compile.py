@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from headway.core.model import INFINITY
+from headway.errors import ValidationError
 from headway.policy.builtin import pass_through
 from headway.policy.models import Policy
 from tests.policy.samples import (
@@ -188,6 +189,37 @@ def test_a_share_divides_capacity_but_leaves_room_for_one_call() -> None:
     price = endpoints["a"].price
     assert price is not None
     assert (price.per_gpu_hour, price.gpus, price.slots) == (Decimal("2.50"), Decimal(4), 10)
+
+
+def test_tenants_have_budgets_by_name_or_that_of_any() -> None:
+    budgets = {"acme": {"max_cost": "12.5"}, "*": {"max_cost": 1, "period_s": 60}}
+    snapshot = compiled(document(tenants=budgets, shares={"share": 0.1}))
+
+    acme, other = snapshot.budget_of("acme"), snapshot.budget_of("other")
+    assert acme is not None
+    assert other is not None
+    assert (acme.max_cost, acme.period_s, acme.share) == (Decimal("12.5"), 86_400, 0.1)
+    assert (other.max_cost, other.period_s) == (1, 60)
+    assert compiled(document(tenants={"acme": {"max_cost": 0}})).budget_of("other") is None
+    assert compiled(document()).budget_of("acme") is None
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ({}, "tenants.acme.max_cost"),
+        ({"max_cost": 0.5}, "decimal text"),
+        ({"max_cost": "1000000.01"}, "1000000"),
+        ({"max_cost": "1", "period_s": 59}, "60"),
+        ({"max_cost": "1", "period_s": 2_678_401}, "2678400"),
+        ({"max_cost": "1", "period_s": 60.0}, "period_s"),
+        ({"max_cost": "1", "per_day": True}, "per_day"),
+    ],
+)
+def test_a_budget_that_makes_no_sense_is_refused(budget: dict[str, object], said: str) -> None:
+    with pytest.raises(ValidationError, match=said) as caught:
+        compiled(document(tenants={"acme": budget}))
+    assert "tenants.acme" in str(caught.value)
 
 
 def test_money_is_exact() -> None:

@@ -371,6 +371,29 @@ def test_a_malicious_tenant_cannot_spend_beyond_its_tasks_caps() -> None:
     assert len(fleet.requests) == 4
 
 
+def test_a_malicious_tenant_cannot_spend_beyond_its_budget() -> None:
+    fleet = ScriptedEndpoints({"own": "hi"}, model="m")
+    for endpoint in fleet.document["endpoints"].values():
+        endpoint["price"] = {"per_request": "0.01"}
+    fleet.document["tenants"] = {"*": {"max_cost": "0.03"}}
+    client = fleet.wrap()
+
+    def say(tenant: str, **more: Any) -> None:
+        with headway.options(tenant=tenant):
+            client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "x"}], **more
+            )
+
+    for _ in range(3):
+        say("seven")
+    for more in ({}, {"user": "eight"}, {"extra_headers": {"x-tenant": "eight"}}):
+        with pytest.raises(headway.TaskLimitExceeded, match="'seven'"):
+            say("seven", **more)
+    say("eight")
+
+    assert len(fleet.requests) == 4
+
+
 # ----------------------------------------------------------------------------- what code declares
 
 

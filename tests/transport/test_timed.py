@@ -72,7 +72,7 @@ def test_the_limit_may_come_nearer() -> None:
             await chunks.__anext__()
         return time.monotonic() - began
 
-    assert asyncio.run(read()) < 5.0
+    assert asyncio.run(read()) < 30.0
 
 
 def test_a_cancellation_stays_a_cancellation() -> None:

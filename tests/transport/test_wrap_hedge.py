@@ -29,7 +29,7 @@ def hedging(*urls: str, hedge: HedgePolicy = SOON) -> Host:
     return Host(policy(dict(zip("ab", urls, strict=False)), hedge=hedge))
 
 
-def both_ended(host: Host, within_s: float = 2.0) -> list[Any]:
+def both_ended(host: Host, within_s: float = 20.0) -> list[Any]:
     until = time.monotonic() + within_s
     while host.in_flight and time.monotonic() < until:
         time.sleep(0.01)
@@ -40,7 +40,7 @@ def both_ended(host: Host, within_s: float = 2.0) -> list[Any]:
 def test_the_faster_of_two_is_the_answer(
     stream: bool, serve: Callable[..., Any], caller: Callable[..., Any]
 ) -> None:
-    slow = SSE([ROLE, 3.0, chunk("late")]) if stream else R(200, completion("late"), delay=3.0)
+    slow = SSE([ROLE, 9.0, chunk("late")]) if stream else R(200, completion("late"), delay=9.0)
     a, b = serve(slow), serve(SSE([ROLE, chunk("Hello"), chunk(None, "stop")]) if stream else OK)
     host = hedging(a.url, b.url)
     client = caller(a.url, host)
@@ -49,7 +49,7 @@ def test_the_faster_of_two_is_the_answer(
     text = client.text() if stream else client.chat().choices[0].message.content
 
     assert text.lower() == "hello"
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 8.0
     ends = both_ended(host)
     assert sorted(end.result for end in ends) == ["lost", "ok"]
     assert next(e for e in ends if e.result == "ok").attempt.kind is AttemptKind.HEDGE
@@ -159,7 +159,7 @@ def attempt_threads() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if t.name == "headway-attempt"]
 
 
-def no_threads_left(within_s: float = 5.0) -> bool:
+def no_threads_left(within_s: float = 20.0) -> bool:
     until = time.monotonic() + within_s
     while attempt_threads() and time.monotonic() < until:
         time.sleep(0.01)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from headway.cli import NO, OK
+from headway.cli.explain_call import add_call, call_of
 from headway.cli.reading import add_hosts, add_json, compiled
 from headway.cli.screen import say_json, say_table
 
@@ -26,14 +27,7 @@ CLOSE: Final = 0.02
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.add_argument("place", metavar="FILE_OR_URL")
-    parser.add_argument("--model", required=True, help="what the call asks for")
-    parser.add_argument(
-        "--prompt-tokens", type=int, default=1000, metavar="N", help="its size (default: 1000)"
-    )
-    parser.add_argument("--max-output-tokens", type=int, metavar="N", help="its limit")
-    parser.add_argument(
-        "--surface", default="chat", help="chat (default), responses, embeddings, ..."
-    )
+    add_call(parser)
     parser.add_argument("--task", metavar="NAME", help="the task it belongs to")
     parser.add_argument("--class", dest="traffic_class", metavar="NAME", help="its traffic class")
     parser.add_argument("--zone", help="the caller's zone")
@@ -45,22 +39,30 @@ def run(args: argparse.Namespace) -> int:
     """Explain it for a process that has seen nothing yet; exit status 1 if no route matches."""
     from headway.policy.traffic import explain
 
+    call = call_of(args)
     found = explain(
         compiled(args.place, args.zone, args.allow_host),
-        model=args.model,
-        prompt_tokens=args.prompt_tokens,
-        surface=args.surface,
+        model=call.model,
+        prompt_tokens=call.prompt_tokens,
+        surface=call.surface,
         task=args.task,
         traffic_class=args.traffic_class,
-        max_output_tokens=args.max_output_tokens,
+        max_output_tokens=call.max_output_tokens,
         zone=args.zone,
     )
     reasons = list(_reasons(found))
+    if call.bound_to is not None:
+        bound = f"the {call.bound_to} that it names" if found.route else "what it names"
+        reasons.insert(0, f"whatever the shares: it goes to where {bound} lives, if that is known")
     if args.json:
         rows = [row._asdict() for row in found.candidates]
         tree = {"route": found.route, "algorithm": found.algorithm, "candidates": rows}
-        say_json({**tree, "reasons": reasons})
+        say_json({"call": call._asdict(), **tree, "reasons": reasons})
     elif found.route is not None:
+        if call.is_estimate:
+            limit = f", at most {call.max_output_tokens:,} out" if call.max_output_tokens else ""
+            tokens = f"about {call.prompt_tokens:,} tokens{limit}"
+            print(f"model {call.model}, {call.surface}, {tokens} (estimated from its size)")
         print(f"route {found.route}, selection {found.algorithm}")
         say_table(
             ("when", "endpoint", "weight", "share", "expected", "cost", "takes it"),

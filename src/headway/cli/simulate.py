@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from headway.cli import NO, OK, USAGE
+from headway.cli import MISSING_EXTRA, NO, OK, USAGE
 
 REPORT = Path("out/headway-simulate.html")
 
@@ -23,6 +23,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--workers", type=int, default=0, help="processes (default: one per core; 1: this one)"
+    )
+    parser.add_argument(
+        "--ray",
+        nargs="?",
+        const="",
+        metavar="ADDRESS",
+        help="on a Ray cluster (`auto`, ray://...; default: RAY_ADDRESS, or one of its own)",
     )
     parser.add_argument(
         "--trace",
@@ -44,6 +51,7 @@ def run(args: argparse.Namespace) -> int:
     """Run scenarios; exit status 1 if an expectation does not hold."""
     from headway.lab.sim import page
     from headway.lab.sim.compare import compare
+    from headway.lab.sim.on_ray import RayUnavailableError
     from headway.lab.sim.run import contenders
     from headway.lab.sim.scenarios import SCENARIOS, altered, named
 
@@ -71,8 +79,16 @@ def run(args: argparse.Namespace) -> int:
         seeds = range(1, max(1, args.seeds) + 1)
         told = _tell if args.verbose else None
         compared = compare(
-            scenarios, seeds=seeds, contenders=chosen, workers=args.workers, told=told
+            scenarios,
+            seeds=seeds,
+            contenders=chosen,
+            workers=args.workers,
+            told=told,
+            ray=args.ray,
         )
+    except RayUnavailableError as exc:
+        print(f"headway simulate: {exc}", file=sys.stderr)
+        return MISSING_EXTRA
     except (ValueError, OSError) as exc:
         print(f"headway simulate: {exc}", file=sys.stderr)
         return USAGE

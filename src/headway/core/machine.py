@@ -62,6 +62,7 @@ from headway.core.place import (
     never,
     place,
     place_sole,
+    place_usual,
 )
 from headway.core.retry import RetryPlan, pay
 from headway.core.select import Candidate
@@ -273,24 +274,32 @@ class CallMachine:
         pool, size = self._pool, len(self.route.endpoint_ids)
         self._has_entered, pool.inflight = True, pool.inflight + 1  # one statement, see `settle`
         pool.budget.note_inflight(pool.inflight, now)
-        if size > 1:
+        if size > 1 and pool.ejector.is_due(now):
             self._host.sweep(pool, size, now)
 
     def _launch_usual(self, now: float) -> Send | Finish | None:
-        """The first attempt where there is one endpoint, in good health, and no queue for it. None:
+        """The first attempt where there is no queue, and nothing to say against any endpoint. None:
         it takes a look at everything."""
         if self.facts.owed_since is not None:
             denied = self._settle_resend(self.facts.owed_since, now)
             if denied is not None:
                 return denied
-        if self._pool.queue.waiters:
+        pool, facts, route = self._pool, self.facts, self.route
+        if pool.queue.waiters:
             return None
-        sole = place_sole(self._host.world, self.facts, self.route, self.snapshot)
-        if sole is None:
+        world, deadline_at = self._host.world, self._deadline_at
+        if route.sole is not None:
+            sole = place_sole(world, facts, route, self.snapshot)
+            if sole is None:
+                return None
+            attempt = open_sole(sole, facts, route, deadline_at=deadline_at, now=now)
+            return self._sent(attempt, sole.state, now)
+        placement = place_usual(world, facts, route, self.snapshot, pool, self._traffic, now)
+        if placement is None or placement.candidate is None:
             return None
-        deadline_at = self._deadline_at
-        attempt = open_sole(sole, self.facts, self.route, deadline_at=deadline_at, now=now)
-        return self._sent(attempt, sole.state, now)
+        if cannot_finish(placement, placement.candidate, facts, deadline_at, now):
+            return self._give_up(Rejection("deadline"), now)
+        return self._open(placement, placement.candidate, AttemptKind.INITIAL, 0.0, now)
 
     def _launch(self, now: float) -> Action:
         plan = self._plan
@@ -495,10 +504,9 @@ class CallMachine:
     def _beside_running(self, now: float) -> Action:
         first = self.running[0]
         running = Wait(first.first_token_by, "running")
-        plan = self._plan
         if len(self.running) > 1 or not self._may_hedge():
             return running
-        if not plan.has_attempts_left(self.route, self.facts):
+        if not self._plan.has_attempts_left(self.route, self.facts):
             return running
         delay = self.route.hedge.delay_s
         if delay is None:
@@ -528,7 +536,7 @@ class CallMachine:
             return self._committed is attempt
         attempt.first_token_at = now
         self._win(attempt)
-        since = min(running.started_at for running in self.running)
+        since = self.running[0].started_at  # a hedge begins after the attempt it stands beside
         first_token(
             self._host.world, self.facts, self._pool, attempt, since, now, self._emit_engine
         )

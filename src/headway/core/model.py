@@ -312,12 +312,16 @@ Waker: TypeAlias = Callable[[], None]
 
 
 class AttemptStarted(NamedTuple):
+    """An attempt is about to be sent."""
+
     call_id: int
     attempt: Attempt
     at: float
 
 
 class FirstToken(NamedTuple):
+    """The first content of an attempt came, `ttft_s` seconds after it was sent."""
+
     call_id: int
     attempt: Attempt
     ttft_s: float
@@ -325,6 +329,8 @@ class FirstToken(NamedTuple):
 
 
 class AttemptEnded(NamedTuple):
+    """An attempt is over, its stream included."""
+
     call_id: int
     attempt: Attempt
     outcome: Outcome
@@ -335,6 +341,8 @@ class AttemptEnded(NamedTuple):
 
 
 class RetryDenied(NamedTuple):
+    """A call failed and is not attempted again."""
+
     call_id: int
     reason: str
     """budget | task_budget | deadline | not_retryable | attempts | breaker | hint"""
@@ -342,6 +350,8 @@ class RetryDenied(NamedTuple):
 
 
 class CallQueued(NamedTuple):
+    """A call waits for its turn."""
+
     call_id: int
     priority: int
     reason: str
@@ -349,6 +359,8 @@ class CallQueued(NamedTuple):
 
 
 class CallDequeued(NamedTuple):
+    """Its wait is over, after `wait_s` seconds."""
+
     call_id: int
     priority: int
     wait_s: float
@@ -356,6 +368,8 @@ class CallDequeued(NamedTuple):
 
 
 class CallRejected(NamedTuple):
+    """A call was refused before anything was spent on it."""
+
     call_id: int
     rejection: Rejection
     priority: int
@@ -386,6 +400,8 @@ class CallShared(NamedTuple):
 
 
 class BreakerChanged(NamedTuple):
+    """A breaker opened, closed, or lets a probe through."""
+
     endpoint_id: str
     model: str
     old: str
@@ -405,6 +421,8 @@ class EndpointThrottled(NamedTuple):
 
 
 class CredentialBlocked(NamedTuple):
+    """A credential is not used until `until`: its key was refused, or its quota is spent."""
+
     credential: str
     endpoint_id: str
     reason: str
@@ -413,6 +431,8 @@ class CredentialBlocked(NamedTuple):
 
 
 class EndpointEjected(NamedTuple):
+    """An endpoint is left out until `until`: it was clearly worse than its peers."""
+
     endpoint_id: str
     reason: str
     until: float
@@ -420,17 +440,23 @@ class EndpointEjected(NamedTuple):
 
 
 class EndpointReadmitted(NamedTuple):
+    """It takes part again."""
+
     endpoint_id: str
     at: float
 
 
 class LimitChanged(NamedTuple):
+    """The number of attempts at once that an endpoint carries was learned anew."""
+
     endpoint_id: str
     limit: float
     at: float
 
 
 class BudgetExhausted(NamedTuple):
+    """A route has no retry token left."""
+
     pool: str
     at: float
 
@@ -445,6 +471,8 @@ class FleetStoreChanged(NamedTuple):
 
 
 class PolicyLoaded(NamedTuple):
+    """A document is in force."""
+
     policy_id: str
     epoch: int
     version: int
@@ -463,6 +491,8 @@ class PolicyRejected(NamedTuple):
 
 
 class PolicyStale(NamedTuple):
+    """Nobody vouches any more for the document in force: `fresh_until` has passed."""
+
     policy_id: str
     version: int
     age_s: float
@@ -491,9 +521,10 @@ Event: TypeAlias = (
     | PolicyRejected
     | PolicyStale
 )
+"""Any of them."""
 
 EVENTS: tuple[type, ...] = Event.__args__
-"""Every event type: the table that telemetry is tested against."""
+"""Every type of event."""
 
 Sink: TypeAlias = Callable[[Event], None]
 Batch: TypeAlias = tuple[list[tuple[Sink | None, Event]], list[Waker]]

@@ -29,7 +29,7 @@ from headway.core.model import (
     LimitChanged,
     Outcome,
 )
-from headway.core.snapshot import Profile, Route
+from headway.core.snapshot import Plan, Route
 from headway.core.state import EndpointState, Pool, on_surface
 from headway.core.world import Block, World, credential_key
 
@@ -136,8 +136,8 @@ def settle(
 def _record_success(
     pool: Pool, state: EndpointState, attempt: Attempt, breaker: Breaker, now: float
 ) -> None:
-    profile = state.endpoint.profile
-    if profile is not None and _was_slow(profile, pool, state, attempt):
+    plan = state.endpoint.plan
+    if plan is not None and _was_slow(plan, pool, attempt):
         breaker.record_slow(Permit(attempt.permit, attempt.is_probe), now)
         state.blame(SOFT_BADNESS, now)
     elif breaker.state is not State.CLOSED:
@@ -202,16 +202,15 @@ def _exhausted(
         emit(EndpointThrottled(attempt.endpoint_id, attempt.model, now + hint, now))
 
 
-def _was_slow(profile: Profile, pool: Pool, state: EndpointState, attempt: Attempt) -> bool:
+def _was_slow(plan: Plan, pool: Pool, attempt: Attempt) -> bool:
     """Whether the first token came far later than planned, and later than the pool's others do."""
     if attempt.first_token_at is None:
         return False
     ttft = attempt.first_token_at - attempt.started_at
-    load = state.endpoint.planned_load
-    planned = profile.predict_ttft_s(load, attempt.planned_uncached_tokens) + state.endpoint.rtt_s
+    planned = plan.ttft_of(attempt.planned_uncached_tokens) + plan.rtt_s
     bound = SLOW_VS_MEAN * planned
-    if profile.ttft_p99_s is not None:
-        bound = max(SLOW_VS_P99 * profile.ttft_p99_s.at(load), 2.0 * planned)
+    if plan.ttft_p99_s is not None:
+        bound = max(SLOW_VS_P99 * plan.ttft_p99_s, 2.0 * planned)
     usual = max(1.0, pool.ttft_ratio)
     pool.observe_ttft_ratio(ttft / planned)
     return ttft > bound * usual

@@ -184,6 +184,10 @@ def _snapshot(
             for name, route in zip(names, policy.routes, strict=True)
         ),
         classes=CLASSES | {name: _class(name, traffic) for name, traffic in policy.classes.items()},
+        tenants={
+            name: core.TenantBudget(max_cost=budget.max_cost, period_s=budget.period_s, share=share)
+            for name, budget in policy.tenants.items()
+        },
         without_hints=without_hints,
     )
 

@@ -121,12 +121,17 @@ class PolicyStatus:
     """What is known of the policy in force."""
 
     version: int
+    """Of the document in force."""
     epoch: int
+    """Of the document in force."""
     policy_id: str
+    """Which policy that is a version of."""
     source: str
+    """Where it is from."""
     age_s: float
     """Since it was issued, or, when it doesn't say, since it was loaded here."""
     stale: bool
+    """Past `fresh_until`, or past `expires_at`."""
     last_error: str | None
     """Why the newest look at the source brought nothing; None when all is well."""
     warnings: tuple[str, ...] = ()

@@ -150,6 +150,10 @@ Usd: TypeAlias = Annotated[
     PlainSerializer(lambda value: f"{value:f}", return_type=str),
     WithJsonSchema({"type": ["string", "integer"], "pattern": f"^{_MONEY.pattern}$"}),
 ]
+TenantUsd: TypeAlias = Annotated[Usd, Field(ge=0, le=1_000_000)]
+"""A store counts nano-USD, exactly up to 9 million USD."""
+PeriodSeconds: TypeAlias = Annotated[int, Field(strict=True, ge=60, le=2_678_400)]
+"""A minute to 31 days: what is kept for a period is kept until it ends."""
 Instant: TypeAlias = Annotated[
     datetime,
     BeforeValidator(_instant),

@@ -17,10 +17,12 @@ from headway.policy.fields import (
     Id,
     Instant,
     Millis,
+    PeriodSeconds,
     Rate,
     Said,
     Seconds,
     Share,
+    TenantUsd,
     Text,
     Tokens,
     Usd,
@@ -351,8 +353,18 @@ class TrafficClass(Block):
     )
 
 
+class TenantBudget(Block):
+    """What a tenant may spend in each period, in all processes of the fleet together."""
+
+    max_cost: TenantUsd = Field(description="USD that its calls may cost in a period.")
+    period_s: PeriodSeconds = Field(
+        default=86_400,
+        description="Length of a period. Periods are counted from 1970, UTC (default 86400: days).",
+    )
+
+
 class Shares(Block):
-    """How a fleet divides published capacity without talking to each other."""
+    """How a fleet divides published capacity, and budgets, without talking to each other."""
 
     client_count: Count | None = Field(
         default=None, description="Processes that share it evenly; or:"

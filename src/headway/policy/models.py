@@ -14,7 +14,15 @@ from pydantic import Field, JsonValue, StringConstraints, model_validator
 
 from headway.policy.blocks import Fallback, Handling, Match, Weights
 from headway.policy.fields import Block, Id, Instant, Said, Serial, Text, problem
-from headway.policy.fleet import Endpoint, Network, Profile, Rollout, Shares, TrafficClass
+from headway.policy.fleet import (
+    Endpoint,
+    Network,
+    Profile,
+    Rollout,
+    Shares,
+    TenantBudget,
+    TrafficClass,
+)
 
 if TYPE_CHECKING:
     from headway.core.snapshot import Snapshot
@@ -40,6 +48,7 @@ FEATURES = frozenset(
         "rollout",
         "selection",
         "shares",
+        "tenants",
         "zones",
     }
 )
@@ -130,6 +139,10 @@ class Policy(Block):
         description="From calls to endpoints; first match wins."
     )
     defaults: Defaults | None = Field(default=None, description="What routes leave out.")
+    tenants: Annotated[dict[Text, TenantBudget], Field(max_length=10_000)] = Field(
+        default_factory=dict,
+        description='Budgets by tenant; "*" for each tenant that isn\'t named.',
+    )
     shares: Shares | None = Field(default=None, description="This process's part of the capacity.")
     rollout: Rollout | None = Field(
         default=None, description="The processes that this version is for (default: all)."

@@ -57,7 +57,9 @@ class PublicKeys:
     """
 
     keys: Mapping[str, str | bytes]
+    """As given, by id."""
     threshold: int = 1
+    """How many different ones must have signed."""
     raw: Mapping[str, bytes] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -116,7 +116,7 @@ class StoreSource(PolicySource):
 
     def write(self, suffix: str, content: bytes) -> None:
         """Put the document there, or what belongs beside it. Raises FetchError."""
-        self._call("pipe_file", self.label + suffix, value=content)
+        self._call("pipe_file", self.label + suffix, content)  # no two give it the same name
 
     def _head(self, url: str, cap: int) -> bytes:
         content: bytes = self._call("cat_file", url, start=0, end=cap + 1)
@@ -133,7 +133,7 @@ class StoreSource(PolicySource):
         named = next((found[name] for name in _TAGS if found.get(name)), None)
         return None if named is None else f"{named}-{size}"
 
-    def _call(self, method: str, url: str, **arguments: Any) -> Any:
+    def _call(self, method: str, url: str, *values: Any, **arguments: Any) -> Any:
         """Call the file system, within `timeout_s` where it is an asynchronous one."""
         asyn = import_module("fsspec.asyn")  # it has no types
         fs = self._file_system()
@@ -141,8 +141,8 @@ class StoreSource(PolicySource):
         try:
             if isinstance(fs, asyn.AsyncFileSystem):
                 call = getattr(fs, f"_{method}")
-                return asyn.sync(fs.loop, call, path, timeout=self._timeout_s, **arguments)
-            return getattr(fs, method)(path, **arguments)
+                return asyn.sync(fs.loop, call, path, *values, timeout=self._timeout_s, **arguments)
+            return getattr(fs, method)(path, *values, **arguments)
         except FileNotFoundError:
             raise AbsentError("is not there", source=self.label) from None
         except Exception as exc:  # noqa: BLE001 - whatever a store's client raises
@@ -173,7 +173,7 @@ def _file_system_class(scheme: str) -> Any:
     except ImportError:
         raise PolicyError(f"policies at {scheme[:20]}:// need fsspec: {hint}") from None
     try:
-        return fsspec.get_filesystem_class(scheme)
+        return _plain(fsspec.get_filesystem_class(scheme))
     except ImportError as exc:
         need = hint if extra else str(exc)
         raise PolicyError(f"policies at {scheme[:20]}:// need another package: {need}") from None
@@ -182,3 +182,14 @@ def _file_system_class(scheme: str) -> Any:
             f"no source for {scheme[:20]}:// addresses",
             expected="https://, http:// on loopback, s3://, gs://, az://, file://, or a path",
         ) from None
+
+
+def _plain(cls: Any) -> Any:
+    """Of gcsfs the class that speaks HTTP alone.
+
+    The one that it registers asks over gRPC what kind of bucket it is before it reads. Where that
+    can't be reached (a proxy, a firewall, an emulator) it tries for a minute, at every look.
+    """
+    if cls.__module__ == "gcsfs.extended_gcsfs":
+        return import_module("gcsfs.core").GCSFileSystem
+    return cls

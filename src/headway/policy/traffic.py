@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 from headway.core.engine import Engine
 from headway.core.model import CallFacts
 from headway.core.place import groups_for
-from headway.core.snapshot import OPEN, Endpoint, Fallback, Route, Snapshot
+from headway.core.snapshot import OPEN, Endpoint, Fallback, Route, Snapshot, TenantBudget
 from headway.core.views import Explanation
 
 KINDS_MAX = 20_000
@@ -114,7 +114,7 @@ def diff(old: Snapshot, new: Snapshot, *, zone: str | None = None) -> PolicyDiff
     compared = list(kinds)[-KINDS_MAX:]
     changes = [c for kind in compared if (c := _change(kind, old, new, zone)) is not None]
     return PolicyDiff(
-        (*_settings(old, new, _HEAD), *_class_settings(old, new)),
+        (*_settings(old, new, _HEAD), *_class_settings(old, new), *_budgets(old, new)),
         tuple(e for e in new.endpoints if e not in old.endpoints),
         tuple(e for e in old.endpoints if e not in new.endpoints),
         {name: changed[name] for name in old.endpoints if name in changed},
@@ -222,8 +222,21 @@ def _fallback(
     )
 
 
+def _budgets(old: Snapshot, new: Snapshot) -> Iterator[Setting]:
+    for tenant in dict.fromkeys((*old.tenants, *new.tenants)):
+        before, after = (_budget_text(of.tenants.get(tenant)) for of in (old, new))
+        if before != after:
+            yield Setting(f"tenants.{tenant}", before, after)
+
+
+def _budget_text(budget: TenantBudget | None) -> str:
+    if budget is None:
+        return "unset"
+    return f"{budget.max_cost} USD in {budget.period_s} s, {budget.share:.3g} of it here"
+
+
 def _endpoint_settings(old: Endpoint, new: Endpoint) -> Iterator[Setting]:
-    names = [field.name for field in dataclasses.fields(Endpoint)]
+    names = [field.name for field in dataclasses.fields(Endpoint) if field.init]
     yield from map(_veiled, _settings(old, new, names))
 
 

@@ -6,6 +6,7 @@ from headway.record.busy import BusyTime
 from headway.record.call import CallRecord
 from headway.record.observed import ObservedCalls
 from headway.record.shared import Joint, Shared, kept_attempt, share_of
+from headway.record.tenants import Tenants, TenantStatus
 from headway.record.watching import CallObserver, CallWatch
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "Joint",
     "ObservedCalls",
     "Shared",
+    "TenantStatus",
+    "Tenants",
     "kept_attempt",
     "share_of",
 ]

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from headway.core.snapshot import Snapshot
     from headway.record.books import Books
     from headway.record.shared import Shared
+    from headway.record.tenants import Reservation
     from headway.record.watching import CallWatch
     from headway.task.task import Task
 
@@ -63,8 +64,8 @@ class CallRecord:
     __slots__ = (
         "_attempts_before", "_attempts_made", "_books", "_cost", "_held", "_settling", "_watch",
         "attempts", "call", "deferred", "denied_by", "ended", "ended_at", "facts", "outcome",
-        "queue_wait_s", "rejection", "runs_at", "settlement", "shared", "started_at", "task",
-        "winner",
+        "queue_wait_s", "rejection", "reserved", "runs_at", "settlement", "shared", "started_at",
+        "task", "winner",
     )  # fmt: skip
 
     def __init__(self, books: Books, facts: CallFacts, task: Task | None, now: float) -> None:
@@ -91,6 +92,8 @@ class CallRecord:
         """Where every attempt goes, whatever is decided: observed calls only."""
         self.shared: Shared | None = None
         """What it has to do with other calls: of routes that join calls or keep answers only."""
+        self.reserved: Reservation | None = None
+        """What is set aside of its tenant's budget."""
         self._attempts_before = 0
         self._attempts_made = 0
         self._held = False
@@ -111,8 +114,14 @@ class CallRecord:
 
     @property
     def wants_usage(self) -> bool:
-        """Whether anybody will look at the cost: a task, telemetry that records, or other calls."""
-        return self.task is not None or self._watch is not None or self.shared is not None
+        """Whether anybody will look at the cost: a task, telemetry that records, other calls, or a
+        tenant's budget."""
+        return (
+            self.task is not None
+            or self._watch is not None
+            or self.shared is not None
+            or self.reserved is not None
+        )
 
     def sink(self, snapshot: Snapshot) -> Sink | None:
         """`on_event`, to hand to `Engine.begin`; None when neither anybody looks at this call, nor
@@ -208,6 +217,8 @@ class CallRecord:
         self._watch = None
         if self.task is not None:
             self.task._ledger.let_pass(is_resend=is_resend)
+        if self.reserved is not None:
+            self.reserved.settle(ZERO)
 
     def on_event(self, event: Event) -> None:
         """The sink for the engine's events of this call. Never raises."""
@@ -324,6 +335,9 @@ class CallRecord:
             self._cost = UNKNOWN
             if self.shared is not None and self.shared.leads is not None:
                 self.shared.leads.settle(self.settlement, UNKNOWN)
+        if self.reserved is not None:
+            whole = self.settlement
+            self.reserved.settle(whole.total, is_complete=not whole.unknown_attempts)
         if self.task is not None:
             self.task._settle(self)
         self.deferred = False

@@ -15,6 +15,7 @@ class ObservedCalls(NamedTuple):
     """Calls that were only observed, and in how many the decision differed from what happened."""
 
     calls: int = 0
+    """Calls that were only observed."""
     elsewhere: int = 0
     """Would have gone to another endpoint."""
     refused: int = 0

@@ -1,4 +1,4 @@
-"""The thread that borrows for a router, so that no call does.
+"""The thread that asks a fleet's store for a router, so that no call does.
 
 Started by the first call, never at construction; a daemon, gone soon after its router is closed,
 collected, or idle. A forked child starts its own.
@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from headway.core.fleet import Loan
 from headway.core.model import FleetStoreChanged
+from headway.core.purse import Claim, Grant
+from headway.shared_state.store import RateStore, SpendStore
 
 if TYPE_CHECKING:
     from headway.core.engine import Engine
     from headway.core.fleet import Want
     from headway.core.model import Sink
-    from headway.shared_state.store import RateStore
+    from headway.record import Tenants
 
 log = logging.getLogger("headway")
 
@@ -48,16 +50,24 @@ class FleetStatus(NamedTuple):
 
 
 class FleetKeeper:
-    """Borrows for one engine from one store.
+    """Borrows for one engine from one store, and has it count what tenants spend.
 
     `step` is one turn and may be called by a driver of one's own (a simulator, a test).
     """
 
     def __init__(
-        self, engine: Engine, store: RateStore, *, clock: Callable[[], float], on_event: Sink
+        self,
+        engine: Engine,
+        store: RateStore,
+        *,
+        clock: Callable[[], float],
+        on_event: Sink,
+        tenants: Tenants | None = None,
     ) -> None:
         self._engine = engine
         self._store = store
+        self._tenants = tenants
+        self._spend = store if isinstance(store, SpendStore) else None
         self._clock = clock
         self._on_event = on_event
         self._lock = threading.Lock()
@@ -94,26 +104,42 @@ class FleetKeeper:
             self._thread = thread
 
     def step(self) -> float | None:
-        """Borrow once; seconds until the next turn, or None when there is no need for one."""
+        """Ask once; seconds until the next turn, or None when there is no need for one."""
         engine, now = self._engine, self._clock()
         wants = engine.wants(now)
-        if not wants:
+        claims = self._claims(now)
+        if not (wants or claims):
             if self._is_reachable:
                 engine.lend((), now, next_s=EVERY_S, valid_s=VALID_S)
             return EVERY_S if now - self._borrowed_at < IDLE_S else None
         self._borrowed_at = now
         try:
-            loans = _checked(self._store.lend(wants), wants)
+            loans = _checked(self._store.lend(wants), wants) if wants else []
+            asked_at, now = now, self._clock()
+            if now - asked_at > VALID_S:
+                engine.lose()  # by then the own share held, and what it gave is not owed
+            if wants or self._is_reachable:
+                engine.lend(loans, now, next_s=EVERY_S, valid_s=VALID_S)
+            if claims:
+                self._claim(claims)
         except Exception as exc:  # noqa: BLE001 - whatever a store raises
             engine.lose()
+            if self._tenants is not None:
+                self._tenants.lose()
             self._note(False, type(exc).__name__, now)
             return LOST_EVERY_S
-        asked_at, now = now, self._clock()
-        if now - asked_at > VALID_S:
-            engine.lose()  # by then the own share held, and what it gave is not owed
-        engine.lend(loans, now, next_s=EVERY_S, valid_s=VALID_S)
         self._note(True, "", now)
         return EVERY_S
+
+    def _claims(self, now: float, *, closing: bool = False) -> list[Claim]:
+        if self._tenants is None or self._spend is None:
+            return []
+        return self._tenants.claims(now, closing=closing)
+
+    def _claim(self, claims: list[Claim]) -> None:
+        if self._tenants is not None and self._spend is not None:
+            grants = _granted(self._spend.claim(claims), claims)
+            self._tenants.grant(grants, self._clock())
 
     def close(self) -> None:
         """Borrow no more."""
@@ -121,6 +147,10 @@ class FleetKeeper:
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=1.0)
+        with contextlib.suppress(Exception):
+            # What was set aside and not used is the others', who would wait for it until tomorrow.
+            if self._is_reachable and (claims := self._claims(self._clock(), closing=True)):
+                self._claim(claims)
         with contextlib.suppress(Exception):
             self._store.close()
 
@@ -162,6 +192,21 @@ def _checked(loans: Sequence[Loan], wants: Sequence[Want]) -> list[Loan]:
     return found
 
 
+def _granted(grants: Sequence[Grant], claims: Sequence[Claim]) -> list[Grant]:
+    """What a store says that it granted. Raises for what is no answer to these claims."""
+    asked = {claim.part: claim for claim in claims}
+    found: list[Grant] = []
+    for grant in grants:
+        claim = asked[grant.part]
+        window, ahead, left = int(grant.window), int(grant.ahead), int(grant.left)
+        if not 0 <= ahead <= claim.ahead or left > claim.limit:
+            raise ValueError(f"the store granted {ahead} and left {left}")
+        if not 0 <= grant.ends_in_s <= 2 * claim.period_s:
+            raise ValueError(f"the store's period ends in {grant.ends_in_s!r} s")
+        found.append(grant._replace(window=window, ahead=ahead, left=left))
+    return found
+
+
 def _run(ref: weakref.ref[FleetKeeper], stop: threading.Event) -> None:
     # Holds the keeper only while it works: a router that is forgotten takes its thread with it.
     while not stop.is_set():
@@ -171,7 +216,7 @@ def _run(ref: weakref.ref[FleetKeeper], stop: threading.Event) -> None:
         try:
             wait_s = keeper.step()
         except Exception:
-            log.exception("sharing rates with the fleet failed")
+            log.exception("asking the fleet's store failed")
             wait_s = LOST_EVERY_S
         except BaseException:
             keeper.rest()

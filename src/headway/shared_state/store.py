@@ -1,9 +1,13 @@
-"""Where a fleet's rates are counted: any store that can lend, or Redis (Valkey).
+"""Where a fleet's rates and spending are counted: any store that can, or Redis (Valkey).
 
 A rate is one instant per key: the time up to which it has been lent out (GCRA, ITU-T I.371). It is
 moved by one script on the server, by the server's own clock, so that neither the number nor the
 clocks of the clients matter. What is lent is at most what has accrued; a part of what was wanted is
 lent rather than nothing.
+
+Spending is one hash per tenant: what each process says that it used in the period that runs, with
+what it was granted beside, and the sum of these. A process states its total, so a claim may arrive
+twice, and a server that has lost its memory is told again.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from headway.core.fleet import Loan, Want
+from headway.core.purse import Claim, Grant
 from headway.errors import HeadwayError
 
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
@@ -23,6 +28,8 @@ SOCKET_TIMEOUT_S = 0.25
 """Unless the URL says otherwise (`?socket_timeout=`). No call waits for it."""
 BURST_S = 1.0
 """At most this much of a rate accrues while nobody borrows."""
+NANO_MAX = 10**15
+"""A million USD: what no budget comes to, and sums of a few are still exact."""
 KEEP_S = 120
 """A rate that nobody borrows from is forgotten after this long."""
 
@@ -46,6 +53,43 @@ end
 return lent
 """
 
+# Numbers are doubles there: whole ones are exact up to 9e15, which is 9 million USD in nano-USD.
+_CLAIM = """
+local t = redis.call('TIME')
+local now = tonumber(t[1]) + tonumber(t[2]) / 1e6
+local answers = {}
+for i, key in ipairs(KEYS) do
+  local part = ARGV[6 * i - 5]
+  local period = tonumber(ARGV[6 * i - 4])
+  local limit = tonumber(ARGV[6 * i - 3])
+  local claimed = tonumber(ARGV[6 * i - 2])
+  local used = tonumber(ARGV[6 * i - 1])
+  local ahead = tonumber(ARGV[6 * i])
+  local window = math.floor(now / period)
+  local kept = tonumber(redis.call('HGET', key, '#window') or '-1')
+  -- Some client counted to the end of the period a moment before this server does.
+  if claimed == window + 1 or kept == window + 1 then window = window + 1 end
+  if kept ~= window then
+    redis.call('DEL', key)
+    redis.call('HSET', key, '#window', string.format('%.0f', window))
+  end
+  if claimed >= 0 and claimed < window then used = 0 end
+  local before = tonumber(redis.call('HGET', key, part) or '0')
+  local others = tonumber(redis.call('HGET', key, '#total') or '0') - before
+  local free = limit - others - used
+  local granted = math.max(0, math.min(ahead, free))
+  redis.call('HSET', key, part, string.format('%.0f', used + granted))
+  redis.call('HSET', key, '#total', string.format('%.0f', others + used + granted))
+  local ends_in = (window + 1) * period - now
+  redis.call('EXPIRE', key, math.ceil(ends_in) + 60)
+  answers[i] = {
+    string.format('%.0f', window), string.format('%.6f', ends_in),
+    string.format('%.0f', granted), string.format('%.0f', free - granted)
+  }
+end
+return answers
+"""
+
 
 @runtime_checkable
 class RateStore(Protocol):
@@ -64,13 +108,26 @@ class RateStore(Protocol):
         ...
 
 
+@runtime_checkable
+class SpendStore(Protocol):
+    """What a `RateStore` does more, where tenants have budgets. Without it `shares` divide them."""
+
+    def claim(self, claims: Sequence[Claim]) -> Sequence[Grant]:
+        """Note what each claim says was used, and grant what is left of what it asks for beside.
+
+        For a period and tenant: the claims' `used`, each with what was granted last, add up to what
+        is taken; a later claim of the same `part` replaces the one before.
+        """
+        ...
+
+
 class RedisRateStore:
     """A Redis or Valkey server, by URL. Connects at first use.
 
     Args:
         url: as redis-py reads it; socket timeouts are 0.25 s unless it names others.
-        namespace: processes that name the same one share their rates. The keys of one namespace
-            live in one slot of a cluster.
+        namespace: processes that name the same one share their rates and budgets. The keys of one
+            namespace live in one slot of a cluster.
     """
 
     def __init__(self, url: str, *, namespace: str = "headway") -> None:
@@ -79,7 +136,8 @@ class RedisRateStore:
         self._url = url
         self._namespace = namespace
         self._lock = threading.Lock()
-        self._script: Any = None
+        self._lend: Any = None
+        self._claim: Any = None
         self._client: Any = None
 
     def __repr__(self) -> str:
@@ -87,12 +145,12 @@ class RedisRateStore:
 
     def lend(self, wants: Sequence[Want]) -> Sequence[Loan]:
         """See `RateStore`. One round trip."""
-        script = self._connected()
+        self._connect()
         keys = [f"{{{self._namespace}}}:rate:{w.endpoint_id}:{w.kind}" for w in wants]
         amounts: list[float] = []
         for want in wants:
             amounts += (want.per_s, want.amount)
-        lent = script(keys=keys, args=[BURST_S, KEEP_S, *amounts])
+        lent = self._lend(keys=keys, args=[BURST_S, KEEP_S, *amounts])
         loans: list[Loan] = []
         for want, amount in zip(wants, lent, strict=True):
             value = float(amount)
@@ -101,10 +159,26 @@ class RedisRateStore:
             loans.append(Loan(want.endpoint_id, want.kind, value))
         return loans
 
+    def claim(self, claims: Sequence[Claim]) -> Sequence[Grant]:
+        """See `SpendStore`. One round trip."""
+        self._connect()
+        keys = [f"{{{self._namespace}}}:spend:{c.period_s}:{c.tenant}" for c in claims]
+        figures: list[str | int] = []
+        for claim in claims:
+            figures += (
+                *(claim.part, claim.period_s, claim.limit),
+                *(claim.window, min(claim.used, NANO_MAX), min(claim.ahead, NANO_MAX)),
+            )
+        answers = self._claim(keys=keys, args=figures)
+        return [
+            Grant(claim.tenant, claim.part, int(window), float(ends_in), int(ahead), int(left))
+            for claim, (window, ends_in, ahead, left) in zip(claims, answers, strict=True)
+        ]
+
     def close(self) -> None:
         """See `RateStore`."""
         with self._lock:
-            client, self._client, self._script = self._client, None, None
+            client, self._client = self._client, None
         if client is not None:
             client.close()
 
@@ -112,7 +186,7 @@ class RedisRateStore:
         """See `RateStore`. redis-py's own pool leaves a parent's connections alone."""
         self._lock = threading.Lock()
 
-    def _connected(self) -> Any:
+    def _connect(self) -> None:
         with self._lock:
             if self._client is None:
                 redis: Any = importlib.import_module("redis")
@@ -125,8 +199,8 @@ class RedisRateStore:
                     # The next turn is the retry: this one must be over by then.
                     retry=retry.Retry(backoff.NoBackoff(), 0),
                 )
-                self._script = self._client.register_script(_LEND)
-            return self._script
+                self._lend = self._client.register_script(_LEND)
+                self._claim = self._client.register_script(_CLAIM)
 
 
 def store_for(given: object) -> RateStore:

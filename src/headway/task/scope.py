@@ -40,6 +40,7 @@ class CallOptions(NamedTuple):
     hedge: bool | None = None
     idempotent: bool | None = None
     route: str | None = None
+    tenant: str | None = None
 
 
 class Scope(NamedTuple):
@@ -120,7 +121,8 @@ class options:  # noqa: N801 - reads as a statement: `with headway.options(...)`
     is entered, and can only shorten an outer one. `priority` is a whole number (higher goes first)
     or the name of a class in the policy. `session` keeps calls on the endpoint with the warm prefix
     cache. `hedge` allows or forbids a second attempt beside a slow one. `idempotent=True` says a
-    call that may have run is safe to repeat. `route` names a route of the policy.
+    call that may have run is safe to repeat. `route` names a route of the policy, `tenant` whose
+    budget of the policy the calls are paid from.
 
     Raises `TypeError` or `ValueError` at once when an argument makes no sense.
     """
@@ -134,6 +136,7 @@ class options:  # noqa: N801 - reads as a statement: `with headway.options(...)`
         hedge: bool | None = None,
         idempotent: bool | None = None,
         route: str | None = None,
+        tenant: str | None = None,
     ) -> None:
         self._deadline_s = None if deadline is None else seconds(deadline, "deadline")
         changes = with_priority(CallOptions(), priority)
@@ -141,6 +144,8 @@ class options:  # noqa: N801 - reads as a statement: `with headway.options(...)`
             changes = changes._replace(session=label(session, "session", SESSION_CHARS_MAX))
         if route is not None:
             changes = changes._replace(route=label(route, "route", NAME_CHARS_MAX))
+        if tenant is not None:
+            changes = changes._replace(tenant=label(tenant, "tenant", NAME_CHARS_MAX))
         for value, what in ((hedge, "hedge"), (idempotent, "idempotent")):
             if value is not None and not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise TypeError(f"{what} must be True or False, got {value!r}")

@@ -1,3 +1,4 @@
+# long: one public class, and what each of its attributes is
 """The task: a unit of user-visible work whose calls, time and money are accounted for together.
 
     task(...) -> entered -> calls open and settle -> verdict -> left -> late settlements, late
@@ -77,23 +78,39 @@ class Task(Figures):
         super().__init__(spec.name, spec.caps)
         self._spec = spec
         self.name = spec.name
+        """As given; of metrics and reports."""
         self.id = spec.id or ""
+        """As given, else 16 random hex digits; "" before it begins."""
         self.part_of = part_of
         """traceparent ("" without one) of the task in another process that this is a part of."""
         self.attributes = spec.attributes
+        """As given; of its span."""
         self.phase = Phase.NEW
+        """new, open or ended."""
         self.outcome = "unknown"
+        """One of `OUTCOMES`: success, failure, error, cancelled, shed, deadline, unknown."""
         self.outcome_source: str | None = None
+        """Whose word that is: app, judge, exception or late; None: nobody's."""
         self.score: float | None = None
+        """Given with the verdict."""
         self.reason: str | None = None
+        """Given with the verdict."""
         self.error_type: str | None = None
+        """The class of the exception that ended it."""
         self.parent: Task | None = None
+        """The task that it is nested in."""
         self.depth = 0
+        """Tasks around it."""
         self.clock: Clock = spec.clock or time.monotonic
+        """Monotonic seconds: what the instants here are of."""
         self.deadline_at = INFINITY
+        """The instant at which it is to be over, its own or an outer one; infinite without one."""
         self.started_at = 0.0
+        """The instant at which it began."""
         self.started_wall = 0.0
+        """The same in Unix seconds."""
         self.ended_at: float | None = None
+        """The instant at which it ended."""
         self._notes: dict[object, Any] = {}
         """One note per observer."""
         self.traceparent: str | None = None

@@ -36,6 +36,7 @@ DOMAIN = "headway.test"
 """Endpoint `a` lives at https://a.headway.test/v1: a name that no resolver answers."""
 
 API_KEY = "sk-scripted"
+"""What scripted clients send."""
 
 Json: TypeAlias = dict[str, object]
 
@@ -45,11 +46,15 @@ class SentRequest:
     """One request that reached an endpoint."""
 
     endpoint: str
+    """Which one."""
     number: int
     """1 for the first request of this endpoint."""
     path: str
+    """Of the URL."""
     body: bytes
+    """As it came."""
     headers: Mapping[str, str]
+    """By lower-case name."""
 
     @property
     def json(self) -> Json:
@@ -86,9 +91,13 @@ class ScriptedEndpoints:
         if not scripts:
             raise ValueError("ScriptedEndpoints needs at least one endpoint")
         self.model = model
+        """The model that the policy routes."""
         self.clock = clock
+        """The clock that was given."""
         self.requests: list[SentRequest] = []
+        """Every request that came, in order."""
         self.events = RecordedEvents()
+        """What the routers made here reported."""
         self._scripts = {name: _steps(script) for name, script in scripts.items()}
         self._document = dict(policy) if policy is not None else document(scripts, model=model)
         self._lock = threading.Lock()

@@ -21,6 +21,7 @@ class ToolCall:
     """A function the scripted model asks for."""
 
     name: str
+    """Of the function."""
     arguments: str
     """JSON text, as a model writes it."""
 
@@ -30,18 +31,25 @@ class Reply:
     """One answer. Build it with `ok`, `stream`, `tool_call`, `error`, `timeout`, `refuse`."""
 
     status: int = 200
+    """Of the HTTP reply."""
     chunks: tuple[str, ...] = ()
     """The text, in the pieces a stream would bring."""
     tools: tuple[ToolCall, ...] = ()
+    """Functions that it asks for."""
     finish_reason: str | None = None
+    """None: stop, or tool_calls."""
     input_tokens: int = 10
+    """What the usage says of the prompt."""
     cached_tokens: int = 0
+    """How much of it came from a cache."""
     output_tokens: int | None = None
     """None: one per chunk."""
     message: str = ""
     """Of an error."""
     code: str | None = None
+    """Of an error."""
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the HTTP reply."""
     raises: str | None = None
     """Name of the HTTP library's exception to raise instead of answering."""
     cut_after: int | None = None

@@ -1,9 +1,9 @@
 """Which calls are alike: what may answer several of them, and what tells two calls apart.
 
 Two calls are alike when everything is the same that the answer, the bill or the right to see the
-answer could depend on: client's origin, path, body, credentials, and every header but those that
-are known to belong to the one exchange. A header that nobody here knows keeps calls apart: it may
-name a tenant.
+answer could depend on: client's origin, path, body, credentials, the tenant, and every header but
+those that are known to belong to the one exchange. A header that nobody here knows keeps calls
+apart: it may name a tenant, too.
 
 In the body, white space and the order of the top-level members are form. The order further down is
 content: that of a JSON schema's properties steers the model.
@@ -19,6 +19,7 @@ from secrets import token_bytes
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from headway.core.snapshot import Endpoint, Route, Snapshot
+from headway.task import current_scope
 
 if TYPE_CHECKING:
     from headway.transport.flight import Flight
@@ -182,6 +183,9 @@ def keys_of(
         )  # fmt: skip
         _feed(digest, repr(what).encode(), repr(sorted(endpoint.params_set.items())).encode())
         _feed(digest, secrets.get(endpoint.credential or "", b""))
+    tenant = current_scope().options.tenant
+    if tenant is not None:
+        _feed(digest, b"tenant", tenant.encode("utf-8", "surrogatepass"))
     _feed(digest, b"body", body)
     answer = digest.hexdigest()
     timeouts: dict[str, object] = request.extensions.get("timeout") or {}

@@ -10,7 +10,7 @@ It bounds every call, and so each mean and quantile, because a step of the engin
 with everything that is in it, and a prompt is never read in fewer or shorter steps than here: while
 a prompt is not done, the step's token budget is used up, by it and by others. How far it is from
 what can be reached grows with load: it knows of no contention. The best routing in hindsight lies
-between it and `gateway_marginal`.
+between it and the gateways.
 """
 
 from __future__ import annotations

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from headway.lab.sim.figures import Figures
-from headway.lab.sim.run import run_once
+from headway.lab.sim.jobs import Job, perform
+from headway.lab.sim.on_ray import results_of
 from headway.lab.sim.scenario import Check, Scenario
 
 T_95 = {1: 12.71, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
@@ -95,20 +96,6 @@ def _over(a: float, b: float) -> float:
     return a / b if b else math.inf if a else math.nan
 
 
-class Job(NamedTuple):
-    """One run, as a pool's worker gets it."""
-
-    scenario: Scenario
-    contender: str
-    seed: int
-    lines: bool
-
-
-def perform(job: Job) -> Figures:
-    """Run a job."""
-    return run_once(job.scenario, job.contender, job.seed, lines=job.lines)
-
-
 def compare(
     scenarios: Sequence[Scenario],
     *,
@@ -116,10 +103,12 @@ def compare(
     contenders: Sequence[str] = (),
     workers: int = 0,
     told: Callable[[str], None] | None = None,
+    ray: str | None = None,
 ) -> list[Comparison]:
     """Run scenarios with their contenders (or these) over seeds.
 
-    `workers`: processes; 0 is one per core, 1 runs here.
+    `workers`: processes; 0 is one per core, 1 runs here. `ray`: on the Ray cluster of this address
+    instead; empty: RAY_ADDRESS, or one of its own with so many cores.
     """
     jobs = [
         Job(s, c, seed, lines=seed == seeds[0])
@@ -127,7 +116,10 @@ def compare(
         for c in (contenders or s.contenders)
         for seed in seeds
     ]
-    results = iter(_results(jobs, workers, told))
+    figures = (
+        _local(jobs, workers) if ray is None else results_of(jobs, address=ray, workers=workers)
+    )
+    results = (_told(f, job, told) for f, job in zip(figures, jobs, strict=True))
     out: list[Comparison] = []
     for scenario in scenarios:
         runs = {c: tuple(next(results) for _ in seeds) for c in (contenders or scenario.contenders)}
@@ -135,14 +127,13 @@ def compare(
     return out
 
 
-def _results(
-    jobs: Sequence[Job], workers: int, told: Callable[[str], None] | None
-) -> Iterable[Figures]:
+def _local(jobs: Sequence[Job], workers: int) -> Iterator[Figures]:
     count = workers or os.cpu_count() or 1
     if count == 1:
-        return [_told(perform(job), job, told) for job in jobs]
+        yield from map(perform, jobs)
+        return
     with ProcessPoolExecutor(count) as pool:
-        return [_told(f, j, told) for f, j in zip(pool.map(perform, jobs), jobs, strict=True)]
+        yield from pool.map(perform, jobs)
 
 
 def _told(figures: Figures, job: Job, told: Callable[[str], None] | None) -> Figures:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from threading import Lock
 
+from headway.core.breaker import State
 from headway.core.engine import Engine
 from headway.core.model import INFINITY
 from headway.core.snapshot import (
@@ -37,6 +41,8 @@ from headway.lab.virtual_records import Arrival, CallRecord
 CORE = ("headway", "core:")
 """`headway` is the default strategy; `core:NAME` another one of `core.select.STRATEGIES`."""
 MODEL = "m"
+UNLIMITED = Capacity()
+COLLECT_AFTER = 50_000  # objects made, less those gone, between two searches for cycles
 FRESH_S = 2.0
 """How often the freshest policies are published."""
 
@@ -65,6 +71,17 @@ def weights_of(fleet: Sequence[Site], workload: Workload) -> dict[str, float]:
     """What each site is believed to carry, which is its published weight."""
     by_capacity = {s.id: capacity(s, workload, believed=True) for s in fleet}
     return {s.id: by_capacity[s.id] * (1.0 if s.weight is None else s.weight) for s in fleet}
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Search for cycles seldom: a call leaves none, and a search looks at all that there is."""
+    usual = gc.get_threshold()
+    gc.set_threshold(COLLECT_AFTER, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 class Publisher:
@@ -117,7 +134,7 @@ class Publisher:
         scenario = self._scenario
         is_planned = scenario.is_planned and site.engine != "hosted"
         share = 1.0 / scenario.processes
-        limits = Capacity()
+        limits = UNLIMITED
         if site.publishes_limits and (site.rpm or site.tpm):
             limits = Capacity(
                 rpm=site.rpm * share if site.rpm else None,
@@ -159,7 +176,10 @@ class Run:
         if contender == BOUND:
             self.endpoints = unloaded(scenario.fleet, self._one_way)
         else:
-            self.endpoints = make_endpoints(scenario.fleet, scenario.faults, self._one_way)
+            is_watched = contender in SEEING
+            self.endpoints = make_endpoints(
+                scenario.fleet, scenario.faults, self._one_way, is_watched=is_watched
+            )
         algorithm = contender.removeprefix("core:") if contender.startswith("core:") else ""
         self.publisher = Publisher(scenario, self.workload, algorithm)
         ids = [s.id for s in scenario.fleet]
@@ -203,7 +223,7 @@ class Run:
         rng = random.Random(f"{self.seed}/process/{process}/{self._generation}")
         if self.contender.startswith(CORE):
             place = self._place(process)
-            engine = Engine(self._snapshots[place], zone=place[0], rng=rng)
+            engine = Engine(self._snapshots[place], zone=place[0], rng=rng, lock=Lock())
             self.engines.append(engine)
             return engine
         ids = [s.id for s in self.publisher.cell(process % self.scenario.cells)]
@@ -337,13 +357,14 @@ class Run:
         self.fleet.clients[:] = [self._client(i) for i in range(self.scenario.processes)]
 
     def _look(self) -> None:
-        opens: dict[str, float] = {}
-        if self.engines:
-            counts: dict[str, int] = {}
-            for engine in self.engines:
-                for endpoint, state in engine.breaker_states():
-                    counts[endpoint] = counts.get(endpoint, 0) + (state != "closed")
-            opens = {e: n / len(self.engines) for e, n in counts.items()}
+        counts: dict[str, int] = {}
+        for engine in self.engines:
+            for endpoint, state in engine.world.states.items():
+                for breaker in state.breakers.values():
+                    if breaker.state is not State.CLOSED:
+                        counts[endpoint] = counts.get(endpoint, 0) + 1
+                        break
+        opens = {e: n / len(self.engines) for e, n in counts.items()}
         self.booking.looked(self.fleet.now, self.fleet.inflight, opens)
 
     def go(self, *, lines: bool = True) -> Figures:
@@ -352,9 +373,10 @@ class Run:
             step = self.scenario.duration_s / BINS
             for i in range(BINS):
                 self.fleet.at((i + 0.5) * step, self._look)
-        began = time.process_time()
-        self.fleet.run(until_s=self.scenario.duration_s * 4)
-        spent = time.process_time() - began
+        with _few_collections():
+            began = time.process_time()
+            self.fleet.run(until_s=self.scenario.duration_s * 4)
+            spent = time.process_time() - began
         figures = self.booking.figures(self.contender, self.seed, lines=lines)
         figures.simulated_per_cpu_s = self.fleet.result.calls_ended / max(spent, 1e-9)
         return figures
