@@ -40,6 +40,7 @@ from headway.core.views import EndpointStatus, Explanation, PoolStatus, VersionS
 from headway.cost import ZERO, Pricer
 from headway.credentials import Credential, credential_named
 from headway.errors import HeadwayError
+from headway.legible import status_text, unrouted
 from headway.policy.builtin import pass_through
 from headway.policy.decide import PolicyStatus
 from headway.policy.supply import PolicySupply
@@ -93,6 +94,9 @@ class RouterStatus(NamedTuple):
     """How the fleet's rates are shared; None without `shared_state`."""
     tenants: tuple[TenantStatus, ...] = ()
     """Tenants with a budget that had calls here."""
+
+    def __str__(self) -> str:
+        return status_text(self)
 
 
 class Router:
@@ -267,7 +271,8 @@ class Router:
     ) -> Explanation:
         """Why a call would go to A and not to B: candidates, score terms, filters. Sends nothing.
 
-        `prompt` is a user message or a whole `messages` list.
+        `prompt` is a user message or a whole `messages` list. Where no route matches, `route` is
+        None, and `why` says what becomes of such a call and which models' names are near.
         """
         body = _body_of(model, prompt)
         peeked = bodies.peek(body, surface)
@@ -281,7 +286,10 @@ class Router:
             prefix=bodies.prefix_hashes(body, peeked),
             max_output_tokens=max_output_tokens,
         )
-        return self.engine.explain(facts, self.clock())
+        found = self.engine.explain(facts, self.clock())
+        if found.route is not None:
+            return found
+        return found._replace(why=unrouted(model, surface, self.engine.snapshot))
 
     def take_retry(self, model: str | None = None) -> bool:
         """Take one token for a retry that the application makes itself; False: don't.
