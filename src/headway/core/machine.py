@@ -72,6 +72,7 @@ from headway.core.snapshot import Route, Snapshot, TrafficClass
 from headway.core.state import EndpointState, Pool
 from headway.core.waiting import DEADLINE_SHARE, Line, Parking, Woken
 from headway.core.world import World
+from headway.core.yielding import Yielding, met_overload, rank_of
 
 P = ParamSpec("P")
 
@@ -135,6 +136,7 @@ class CallMachine:
         "_sink",
         "_stood",
         "_traffic",
+        "_yields_s",
         "attempts",
         "facts",
         "id",
@@ -182,6 +184,8 @@ class CallMachine:
         self._committed: Attempt | None = None
         self._is_cold_ok = False
         self._is_expired = is_expired
+        self._yields_s = 0.0
+        """When it may be tried again, if it was held back for the sake of others."""
         self.waker: Waker | None = None
         self._ended = False
         self._has_entered = False
@@ -229,9 +233,11 @@ class CallMachine:
     @property
     def wants_counts(self) -> bool:
         """Whether anybody looks at the token counts of this call's outcomes: whoever hears of its
-        events, or whoever compares endpoints or paces one."""
+        events, whoever compares endpoints or paces one, or an objective that is to be kept."""
         sole = self.route.sole
         if self._sink is not None or AttemptEnded not in self._host.quiet:
+            return True
+        if self._traffic.promised is not None:
             return True
         if sole is None or self.facts.pinned_to is not None:
             return True
@@ -252,6 +258,9 @@ class CallMachine:
         if self._is_expired:
             return self._give_up(Rejection("policy_expired"), now)
         if not self.attempts and self._stood is None:
+            if self.facts.priority < 0 and self._must_yield(now):
+                self.line.refused = "yielded"
+                return self._refused(now)
             usual = self._launch_usual(now)
             if usual is not None:
                 return usual
@@ -276,6 +285,19 @@ class CallMachine:
         pool.budget.note_inflight(pool.inflight, now)
         if size > 1 and pool.ejector.is_due(now):
             self._host.sweep(pool, size, now)
+
+    def _must_yield(self, now: float) -> bool:
+        """Whether this is background work for which there is no room now."""
+        facts, pool = self.facts, self._pool
+        if not self._traffic.sheddable or facts.delegated:
+            return False
+        yielding = pool.yielding
+        if yielding is None:
+            yielding = pool.yielding = Yielding()
+        task_id = facts.task_id
+        rank = self._host.world.rng.random() if task_id is None else rank_of(task_id)
+        self._yields_s = yielding.due_s(rank, now)
+        return self._yields_s > 0.0
 
     def _launch_usual(self, now: float) -> Send | Finish | None:
         """The first attempt where there is no queue, and nothing to say against any endpoint. None:
@@ -476,7 +498,8 @@ class CallMachine:
         reason = self.line.refused
         if self._plan.last is not None:
             return self._surface(self._plan.last, "breaker", now)
-        return self._give_up(Rejection(reason, self.route.admission.queue_timeout_s), now)
+        after = self._yields_s or self.route.admission.queue_timeout_s
+        return self._give_up(Rejection(reason, after), now)
 
     def _launch_after_line(self, now: float) -> Action:
         """Try at once, without joining the line that was just given up."""
@@ -593,6 +616,10 @@ class CallMachine:
             self._emit_engine,
         )
         self.running.remove(attempt)
+        if pool.yielding is not None:
+            met = met_overload(self.facts, self._traffic, attempt, outcome, now)
+            if met is not None:
+                pool.yielding.learn(attempt, met_overload=met, now=now)
         if outcome.kind is FailureClass.OK and not attempt.lost:
             pool.budget.deposit(now)
             pool.exhausted = False
@@ -609,6 +636,10 @@ class CallMachine:
     def _after_failure(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         plan, world = self._plan, self._host.world
         plan.note(attempt, outcome)
+        if self.facts.delegated and outcome.free_retry and outcome.status is None:
+            self.retry_granted = True  # an old connection broke: the SDK's next attempt is free
+            self._surface(attempt, "", now, outcome)
+            return
         if plan.schedule_free(outcome, now):
             return
         denied = plan.schedule(

@@ -16,6 +16,7 @@ from headway.core.eject import PEERS_MIN
 from headway.core.expect import planned_latency_s
 from headway.core.model import (
     INFINITY,
+    OVERLOAD,
     TRAITS,
     Attempt,
     Blame,
@@ -44,13 +45,6 @@ SLOW_VS_MEAN = 5.0
 SOFT_BADNESS = 0.5
 
 Emit = Callable[[Event], None]
-_OVERLOAD = frozenset(
-    {
-        FailureClass.RATE_LIMITED,
-        FailureClass.OVERLOADED,
-        FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN,
-    }
-)
 
 
 def first_token(
@@ -251,7 +245,7 @@ def _learn_failure(
     elif kind is FailureClass.RATE_LIMITED or (health is not Health.NOTHING and hint is not None):
         _cool_down(world, facts, state, attempt, hint, now, emit)
     # Soft: the caller's own deadline was short. That says nothing of what the endpoint carries.
-    if kind in _OVERLOAD and not outcome.soft:
+    if kind in OVERLOAD and not outcome.soft:
         changed = (
             state.limit.on_refused(inflight - 1, now)
             if is_turned_away(outcome)

@@ -20,6 +20,7 @@ from headway.core.eject import PeerEjector
 from headway.core.fleet import FleetGate
 from headway.core.model import INFINITY, Rng
 from headway.core.snapshot import Endpoint, Route
+from headway.core.yielding import Yielding
 
 RESIDUAL_GAIN = 0.2
 RESIDUAL_RANGE = (0.5, 4.0)
@@ -260,6 +261,7 @@ class Pool:
         "queue",
         "ttft_ratio",
         "turn",
+        "yielding",
     )
 
     def __init__(self, route: Route, now: float) -> None:
@@ -270,6 +272,8 @@ class Pool:
         self.ejector = PeerEjector(now)
         self.inflight = 0
         self.exhausted = False
+        self.yielding: Yielding | None = None
+        """How much background work begins; None before there was any."""
         self.turn: dict[str, float] = {}
         """Credits of the smooth weighted round robin."""
         self.ttft_ratio = 1.0
@@ -282,6 +286,8 @@ class Pool:
         self.budget.reconfigure(route.retry)
         self.hedges.reconfigure(route.hedge)
         self.ejector.retain(route.endpoint_ids)
+        if self.yielding is not None:
+            self.yielding.retain(route.endpoint_ids)
 
     def planned_s(self, output_tokens: int) -> float | None:
         """The pool's own mean for a call of this size; None before the first one."""

@@ -29,7 +29,7 @@ from headway.lab.sim.bound import BOUND, unloaded
 from headway.lab.sim.endpoints import OneWay, SimEngine, as_models, make_endpoints
 from headway.lab.sim.figures import BINS, Booking, Figures
 from headway.lab.sim.plain import PlainClient, Rules
-from headway.lab.sim.rules import RULES, with_prices
+from headway.lab.sim.rules import RULES, rule_for
 from headway.lab.sim.scenario import Scenario
 from headway.lab.sim.seeing import SEEING
 from headway.lab.sim.sites import HOSTED_CALLS_PER_S, Site, measure, rtt_s
@@ -43,6 +43,8 @@ CORE = ("headway", "core:")
 MODEL = "m"
 UNLIMITED = Capacity()
 COLLECT_AFTER = 50_000  # objects made, less those gone, between two searches for cycles
+VISITS = 400
+"""How many are looked at, to know how many calls each makes."""
 FRESH_S = 2.0
 """How often the freshest policies are published."""
 
@@ -173,6 +175,7 @@ class Run:
     def __init__(self, scenario: Scenario, contender: str, seed: int) -> None:
         self.scenario, self.contender, self.seed = scenario, contender, seed
         self.workload = workload_of(scenario)
+        self._turns = len(self.workload.sample(VISITS, seed=2)) / VISITS
         if contender == BOUND:
             self.endpoints = unloaded(scenario.fleet, self._one_way)
         else:
@@ -231,10 +234,9 @@ class Run:
         seeing = SEEING.get(self.contender)
         if seeing is not None:
             return self._plain(seeing(ids, weights, rng, process, self.endpoints), rng)
-        kind = RULES["random" if self.contender == BOUND else self.contender]
-        if self.contender == "litellm_cost":
-            prices = self.publisher.prices
-            kind = with_prices({e: float(p.output_per_mtok or 0) for e, p in prices.items()})
+        name = "random" if self.contender == BOUND else self.contender
+        turns = round(self._turns)
+        kind = rule_for(name, self.publisher.prices, self.scenario.load, turns)
         return self._plain(kind(ids, weights, rng, process), rng)
 
     def _plain(self, rule: Rules, rng: random.Random) -> PlainClient:
@@ -248,9 +250,7 @@ class Run:
         """Visits per second."""
         scenario = self.scenario
         calls = scenario.load * sum(capacity(s, self.workload) for s in scenario.fleet)
-        turns = self.workload.sample(400, seed=2)
-        visits = len(turns) / 400
-        return calls / visits
+        return calls / self._turns
 
     def _schedule(self) -> None:
         scenario, fleet = self.scenario, self.fleet
