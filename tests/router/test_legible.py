@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headway.core.views import BreakerStatus
 from headway.router import Router
 from headway.testing import ScriptedEndpoints
 
@@ -51,25 +52,43 @@ def test_a_call_that_is_routed_has_nothing_to_say(router: Router) -> None:
     assert (found.route is None, found.why) == (False, "")
 
 
-def test_a_status_is_a_table() -> None:
-    with ScriptedEndpoints({"a": 503, "b": "hi"}) as fleet:
-        client = fleet.wrap()
-        for _ in range(12):
-            client.chat.completions.create(model="scripted-model", messages=MESSAGES)
+def test_a_status_is_a_table(router: Router) -> None:
+    status = router.status()
+    breakers = (BreakerStatus("chat-large", "open", "consecutive", 12.4, 1),)
+    first = status.endpoints[0]._replace(breakers=breakers, out=(("chat-small", "cooling", 3.0),))
+    status = status._replace(endpoints=(first, *status.endpoints[1:]))
 
-        status = fleet.router.status()
-        lines = str(status).splitlines()
+    lines = str(status).splitlines()
 
-    assert lines[0].startswith("policy ")
-    assert "version" in lines[0]
-    [head] = [line for line in lines if line.startswith("endpoint")]
-    [a] = [line for line in lines if line.startswith("a ")]
-    [b] = [line for line in lines if line.startswith("b ")]
-    assert head.index("kept from calls by") == a.index("breaker of scripted-model open")
-    assert b.rstrip().endswith("-")
-    assert any(line.startswith("route") for line in lines)
+    assert lines[0].startswith("policy 'shop' version 3 (enforce, ")
+    assert lines[1].split() == [
+        "endpoint",
+        "state",
+        "in",
+        "flight",
+        "limit",
+        "seen/planned",
+        "kept",
+        "from",
+        "calls",
+        "by",
+    ]
+    a, b = lines[2], lines[3]
+    column = lines[1].index("kept")
+    assert a[column:] == "breaker of chat-large open (consecutive, 12 s); chat-small cooling (3 s)"
+    assert (a[:column].split()[:3], b[column:]) == (["a", "active", "0"], "-")
     assert repr(status).startswith("RouterStatus(mode='enforce'")
     assert "\n" not in repr(status)
+
+
+def test_a_status_tells_of_routes_that_were_used() -> None:
+    with ScriptedEndpoints({"a": "hi"}) as fleet:
+        fleet.wrap().chat.completions.create(model="scripted-model", messages=MESSAGES)
+
+        lines = str(fleet.router.status()).splitlines()
+
+    assert lines[-2].startswith("route ")
+    assert lines[-1].startswith("scripted-model ")
 
 
 def test_a_status_says_that_it_is_disabled(monkeypatch: Any) -> None:
