@@ -48,6 +48,7 @@ from headway.record import Books, CallRecord, ObservedCalls, Tenants, TenantStat
 from headway.share.board import Board
 from headway.share.shelf import Shelf
 from headway.task import current_scope
+from headway.task.observe import is_disabled
 from headway.transport import body as bodies
 from headway.transport.pins import PinMap
 from headway.transport.signer import Signer, signers_of, with_signers
@@ -165,7 +166,7 @@ class Router:
         if mode not in MODES:
             raise HeadwayError(f"mode must be one of {', '.join(MODES)}; got {mode!r}")
         self.mode = mode
-        self.disabled = os.environ.get("HEADWAY_DISABLED", "").strip().lower() in _TRUE
+        self.disabled = is_disabled()
         self.clock: Callable[[], float] = clock if clock is not None else time.monotonic
         self.wall_clock: Callable[[], float] = getattr(clock, "wall", time.time)
         self.rng: Rng = rng if rng is not None else random.Random()
@@ -446,7 +447,6 @@ def _body_of(model: str, prompt: str | Sequence[Mapping[str, Any]]) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-_TRUE = frozenset({"1", "true", "yes", "on"})
 _routers: weakref.WeakSet[Router] = weakref.WeakSet()
 
 
