@@ -1,3 +1,4 @@
+# long: the async half of one transport, to be read beside the sync one
 """The async transport: performs what calls ask for, on asyncio or trio."""
 
 from __future__ import annotations
@@ -145,21 +146,28 @@ class AsyncTransport:
             request, response = following, await self._forward(following)
         return self._desk.unsigned(origin_of(request.url), response)
 
-    async def _signed(self, endpoint: Endpoint, request: httpx2.Request) -> Signer | None:
+    async def _signed(
+        self, endpoint: Endpoint, request: httpx2.Request, left: float | None = None
+    ) -> Signer | None:
         """Have a request signed by the client that is its endpoint, if there is one."""
         signer = self._desk.aim.target(endpoint).signer
         if signer is not None:
             signer.check(endpoint, self._desk.home)
-            await signer.asign(request, self._desk.home)
+            with within(left):  # it may have to fetch a token
+                await signer.asign(request, self._desk.home)
         return signer
 
-    async def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
+    async def _secret(
+        self, endpoint: Endpoint, left: float | None = None
+    ) -> tuple[str, str] | None:
         if self._desk.aim.target(endpoint).signer is not None:
             return None
         credential = declared_credential(self._host, endpoint)
         if credential is None:
             return None
-        return credential.header_for(await credential.aget(), dialect=endpoint.dialect)
+        with within(left if credential.is_awaited else None):
+            secret = await credential.aget()
+        return credential.header_for(secret, dialect=endpoint.dialect)
 
     # -- a call
 
@@ -187,14 +195,17 @@ class AsyncTransport:
         return flight.present(trial)
 
     async def _attempt(self, flight: Flight, trial: Trial) -> None:
+        left = None if flight.is_observed else trial.limits.left_s()
         try:
-            secret = await self._secret(trial.endpoint)
-            request = flight.outgoing(trial, secret)
-            signer = (
-                None if request is flight.request else await self._signed(trial.endpoint, request)
-            )
+            secret = await self._secret(trial.endpoint, left)
+            request, signer = flight.outgoing(trial, secret), None
+            if request is not flight.request:
+                signer = await self._signed(trial.endpoint, request, left)
         except CredentialUnavailable as exc:
             trial.refused(exc)
+        except TimeoutError as exc:
+            if not trial.broke(exc):
+                raise
         else:
             await self._send(flight, trial, request, secret, signer)
 

@@ -150,12 +150,14 @@ class Transport:
             request, response = following, self._forward(following)
         return self._desk.unsigned(origin_of(request.url), response)
 
-    def _signed(self, endpoint: Endpoint, request: httpx2.Request) -> Signer | None:
+    def _signed(
+        self, endpoint: Endpoint, request: httpx2.Request, left_s: float | None = None
+    ) -> Signer | None:
         """Have a request signed by the client that is its endpoint, if there is one."""
         signer = self._desk.aim.target(endpoint).signer
         if signer is not None:
             signer.check(endpoint, self._desk.home)
-            signer.sign(request, self._desk.home)
+            signer.sign(request, self._desk.home, left_s)
         return signer
 
     def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
@@ -196,9 +198,15 @@ class Transport:
         try:
             secret = self._secret(trial.endpoint)
             request = flight.outgoing(trial, secret)
-            signer = None if request is flight.request else self._signed(trial.endpoint, request)
+            left_s = None if flight.is_observed else trial.limits.left_s()
+            signer = None
+            if request is not flight.request:
+                signer = self._signed(trial.endpoint, request, left_s)
         except CredentialUnavailable as exc:
             trial.refused(exc)
+        except TimeoutError as exc:
+            if not trial.broke(exc):
+                raise
         else:
             self._send(flight, trial, request, secret, signer)
 
