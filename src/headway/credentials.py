@@ -183,11 +183,6 @@ class Credential:
         finally:
             self._renewing = False
 
-    @property
-    def is_awaited(self) -> bool:
-        """An async callable is asked for it."""
-        return self._acall is not None
-
     async def aget(self) -> str:
         """As `get`, awaiting `acall` where there is one. A plain `call` runs on the event loop."""
         if self._acall is None:

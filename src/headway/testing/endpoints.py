@@ -165,11 +165,7 @@ class ScriptedEndpoints:
         return openai.AsyncOpenAI(**self._client_options(options), http_client=http)
 
     def wrap(self, client: OpenAI | None = None) -> OpenAI:
-        """A client routed over the whole fleet.
-
-        `client` may be one of your own: whatever it sends, also what isn't routed, meets the
-        scripts and never the network.
-        """
+        """A client routed over the whole fleet. One of your own never meets the network."""
         from headway.client import over, wrap
 
         ours = self.client() if client is None else over(client, self.transport())

@@ -165,7 +165,7 @@ class AsyncTransport:
         credential = declared_credential(self._host, endpoint)
         if credential is None:
             return None
-        with within(left if credential.is_awaited else None):
+        with within(left if credential._acall is not None else None):
             secret = await credential.aget()
         return credential.header_for(secret, dialect=endpoint.dialect)
 
