@@ -7,7 +7,7 @@ Figures, each with its bound:
 - reading and compiling the document (bytes to snapshot), CPU seconds: at most 1;
 - looking a route up, by the number of routes: constant;
 - one decision (`Engine.begin` and the first `next_action`: filter, weigh, draw) among 8 and among
-  32 candidates, CPU of the median: at most 60 and 150 µs. Every endpoint has a profile, a rate and
+  32 candidates, CPU of the median: at most 40 and 90 µs. Every endpoint has a profile, a rate and
   a limit, so that every filter has something to look at, and evidence of its own;
 - memory for each endpoint: compiled, and with live state (breaker, limits, evidence).
 
@@ -37,7 +37,7 @@ from headway.policy.parse import DOCUMENT_BYTES_MAX
 
 ENDPOINTS: Final = 1_000
 ROUTES: Final = 10_000
-BOUNDS: Final = {"compile_s": 1.0, "decide_8_us": 60.0, "decide_32_us": 150.0}
+BOUNDS: Final = {"compile_s": 1.0, "decide_8_us": 40.0, "decide_32_us": 90.0}
 OK: Final = Outcome(FailureClass.OK, status=200, input_tokens=1000, output_tokens=200)
 
 

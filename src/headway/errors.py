@@ -178,7 +178,8 @@ class Rejected(_WireError, openai.APIStatusError):  # noqa: N818
 
 
 class Shed(Rejected, openai.RateLimitError):
-    """Admission refused the call: the queue is full, or the wait would outlast the deadline."""
+    """Admission refused the call: the queue is full, the wait would be too long, or it is
+    background work, and the endpoints are overloaded."""
 
     status: ClassVar[int] = 429
     code_prefix: ClassVar[str] = "headway_shed"
@@ -372,6 +373,7 @@ def rejection_error(
             what = {
                 "queue_full": "the queue is full",
                 "queue_wait": "the wait for a free slot would be too long",
+                "yielded": "the endpoints are overloaded, and this is background work",
                 "no_endpoint": "every endpoint asked for quiet",
             }.get(reason, reason.replace("_", " "))
             later = (

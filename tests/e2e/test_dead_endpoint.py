@@ -18,9 +18,13 @@ from tests.servers import error as error_body
 CALLS = 100
 AT_ONCE = 64
 SENDS_MAX = 5
-PATIENCE_S = 1.5
-"""Of the client, where nothing else ends a call that nobody answers. One processor serves all this:
-limits must be wide enough for the endpoint that is alive."""
+
+
+def patience(death: str, seconds: float) -> openai.Timeout:
+    """Of the client, where nothing else ends a call that nobody answers. One processor serves all
+    this: limits must be wide enough for the endpoint that is alive."""
+    return openai.Timeout(20.0, read=seconds if death == "black hole" else 20.0)
+
 
 DEATHS = ("refused", "black hole", "503", "429")
 STEPS: dict[str, Any] = {
@@ -31,14 +35,18 @@ STEPS: dict[str, Any] = {
 
 
 @pytest.fixture(params=DEATHS)
+def death(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
 def pair(
-    request: pytest.FixtureRequest,
+    death: str,
     serve: Callable[..., Any],
     fleet: Callable[..., Fleet],
     refused_url: str,
 ) -> Fleet:
     """Endpoints `dead` and `alive`, equal shares."""
-    death = request.param
     dead = refused_url if death == "refused" else serve(STEPS[death]).url
     alive = serve(_answer)
     route = {"deadline": {"ttft_ms": 2500}} if death == "black hole" else {}
@@ -59,20 +67,20 @@ def check(fleet: Fleet, answers: list[str]) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_one_after_another(stream: bool, pair: Fleet) -> None:
-    client = pair.client(timeout=PATIENCE_S)
+def test_one_after_another(stream: bool, death: str, pair: Fleet) -> None:
+    client = pair.client(timeout=patience(death, 1.5))
 
     check(pair, [say(client, stream=stream) for _ in range(CALLS)])
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_sixty_four_at_once(stream: bool, pair: Fleet) -> None:
-    async with pair.async_client(timeout=openai.Timeout(10.0, read=3.5)) as client:
+async def test_sixty_four_at_once(stream: bool, death: str, pair: Fleet) -> None:
+    async with pair.async_client(timeout=patience(death, 3.5)) as client:
         check(pair, await at_once(lambda: asay(client, stream=stream), CALLS, AT_ONCE))
 
 
-def test_sixty_four_threads_half_of_them_streaming(pair: Fleet) -> None:
-    client = pair.client(timeout=openai.Timeout(10.0, read=3.5))
+def test_sixty_four_threads_half_of_them_streaming(death: str, pair: Fleet) -> None:
+    client = pair.client(timeout=patience(death, 3.5))
 
     check(pair, in_threads(lambda n: say(client, stream=bool(n % 2)), CALLS, AT_ONCE))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import headway
 from tests.e2e.fleet import MESSAGES, asay, at_once, say
 from tests.e2e.replies import answer
-from tests.servers import R, Server, error
+from tests.servers import Close, R, Seen, Server, Step, error
 
 SOON = {"retry-after-ms": "1"}
 DOWN = R(503, error("down"), SOON)
@@ -119,6 +120,56 @@ def test_a_connection_refused_is_retried_by_the_sdk_within_the_budget(
 
     assert task.calls == 10
     assert 11 <= task.attempts <= 13  # three tokens at the start, and nothing earned
+
+
+@pytest.fixture
+def at_once_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "openai._base_client.BaseClient._calculate_retry_timeout", lambda *_, **__: 0.001
+    )
+
+
+def once_a_connection(seen: Seen) -> Step:
+    """Answers the first request of each connection, and breaks it at the second."""
+    met = once_a_connection.__dict__.setdefault("met", set())
+    key = (seen.headers["host"], seen.connection)
+    if key in met:
+        return Close()
+    met.add(key)
+    return answer()(seen)
+
+
+@pytest.mark.usefixtures("at_once_again")
+@pytest.mark.parametrize("in_task", [False, True], ids=["light", "in a task"])
+def test_old_connections_that_break_cost_nothing(
+    in_task: bool, serve: Callable[..., Any], wrapped: Callable[..., openai.OpenAI]
+) -> None:
+    server = serve(once_a_connection)
+    client = wrapped(server)
+
+    with headway.task("t") if in_task else contextlib.nullcontext() as task:
+        for _ in range(40):  # as the plain client: many more than the budget holds
+            assert say(client) == "Hello"
+
+    assert len(server.hits) == 79
+    if task is not None:
+        assert (task.calls, task.attempts) == (40, 79)
+
+
+@pytest.mark.usefixtures("at_once_again")
+def test_an_endpoint_that_breaks_every_connection_is_excused_once_per_call(
+    serve: Callable[..., Any], wrapped: Callable[..., openai.OpenAI]
+) -> None:
+    server = serve(answer(), Close())
+    client = wrapped(server, max_retries=5)
+    assert say(client) == "Hello"
+
+    for _ in range(10):
+        with pytest.raises(openai.APIConnectionError):
+            say(client)
+
+    # One old connection, then what the budget and the breaker let through: no storm.
+    assert len(server.hits) <= 1 + 10 + 4
 
 
 def test_a_hint_of_the_server_is_waited_for_once(

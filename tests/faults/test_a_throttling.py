@@ -9,7 +9,7 @@ import openai
 import pytest
 
 import headway
-from headway.core.snapshot import Capacity, RetryPolicy
+from headway.core.snapshot import AdmissionPolicy, Capacity, RetryPolicy
 from tests.faults.bench import Bench, Fault, Seen, fault, play, plays_of
 from tests.faults.streams import ALL, HELLO, script
 from tests.servers import OK, R, Step, completion, error
@@ -266,7 +266,9 @@ def crowd(name: str, title: str, capacity: Capacity, attempts: int) -> None:
     @fault(name, title)
     def crowded(bench: Bench) -> None:
         a = bench.serve(Crowded())
-        client = bench.client(a, endpoints={"a": {"capacity": capacity}}, retry=DEFAULT)
+        patient = AdmissionPolicy(queue_timeout_s=60.0)  # a busy machine answers slowly
+        described = {"a": {"capacity": capacity}}
+        client = bench.client(a, endpoints=described, retry=DEFAULT, admission=patient)
         calls = bench.crowd(client, 40)
         answered = sum(seen.text == "hello" for seen in calls)
         bench.observed(f"{answered} of 40 calls answered, {len(a.hits)} requests")

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from headway.lab.engine_cache import PrefixCache
-from headway.lab.engine_model import EngineModel
+from headway.lab.engine_model import EngineModel, EngineRequest
 from headway.lab.engine_profile import PROFILES, EngineProfile
 
 PLAIN = EngineProfile(
@@ -215,3 +215,33 @@ def test_a_slow_engine_is_slow_by_its_factor() -> None:
 def test_refuses_what_can_never_fit() -> None:
     with pytest.raises(ValueError, match="exceed 64000"):
         EngineModel(PLAIN).submit(0.0, 64_000, 1)
+
+
+@pytest.mark.parametrize("engine_name", sorted(PROFILES))
+def test_who_waits_for_reports_alone_hears_the_same_at_the_same_instants(engine_name: str) -> None:
+    def run(*, reports_only: bool) -> tuple[list[tuple[str, int, float]], int]:
+        rng, engine = random.Random(5), EngineModel(PROFILES[engine_name])
+        heard: list[tuple[str, int, float]] = []
+        number: dict[EngineRequest, int] = {}
+        now, looks = 0.0, 0
+        for _ in range(300):
+            arrival = now + rng.expovariate(2.0)
+            while (due := engine.next_event_at(reports_only=reports_only) + 1e-9) < arrival:
+                looks += 1
+                now = max(now, due)
+                # heard at once: as soon as it happened, within the hair
+                for kind, request, at in engine.advance(now):
+                    assert now - at < 2e-9
+                    heard.append((kind, number[request], at))
+            now = arrival
+            heard += [(kind, number[r], at) for kind, r, at in engine.advance(now)]
+            made = engine.submit(now, rng.randrange(1, 4000), rng.randrange(1, 300))
+            number[made] = len(number)
+        heard += [(kind, number[r], at) for kind, r, at in engine.advance(now + 1e4)]
+        return heard, looks
+
+    every, looks = run(reports_only=False)
+    reports, fewer = run(reports_only=True)
+    assert reports == every
+    assert len(reports) == 600
+    assert fewer < 0.95 * looks

@@ -317,6 +317,33 @@ def test_what_a_call_cost_is_told_instead_of_what_was_reserved() -> None:
     assert store.claims[-1].used == 30_300_000
 
 
+@pytest.mark.parametrize("cost", ["0.0003", "0.02"])
+def test_what_a_long_call_cost_is_told_though_nothing_else_is_used(cost: str) -> None:
+    clock, store = FakeClock(), Account()
+    process = Process(store, clock)
+    began = process.begin()
+    process.keeper.step()
+    for _ in range(300):
+        clock.advance(0.1)
+        process.keeper.step()
+    assert process.tenants._active == {}
+    began.settle(Decimal(cost))
+    process.keeper.step()
+    assert sum(store.parts.values()) == int(Decimal(cost) * 10**9)
+    process.keeper.step()
+    assert process.tenants._active == {}
+
+
+def test_a_long_call_of_a_forgotten_tenant_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.record.tenants.TENANTS_MAX", 1)
+    process = Process(Account(), FakeClock())
+    process.snapshot = with_budget({"*": process.budget})
+    began = process.begin("a")
+    process.begin("b")
+    began.settle(Decimal("0.02"))
+    assert list(process.tenants._active) == ["b"]
+
+
 def test_what_is_not_needed_any_more_is_given_back() -> None:
     clock, store = FakeClock(), Account()
     process = Process(store, clock)

@@ -37,21 +37,25 @@ def test_a_scope_deadline_covers_attempts_and_what_lies_between(
     step = {
         "silent": Hang(30),
         "dripping": Drip(completion(), 1, 0.05),
-        "failing": R(503, error("down"), {"retry-after-ms": "200"}),
+        "failing": R(503, error("down"), {"retry-after-ms": "600"}),
     }[fault]
+    deadline_s = 1.1 if fault == "failing" else 0.4
     a = serve(step)
     retry = RetryPolicy(attempts_max=9, budget_start=100, budget_capacity=100)
     host = Host(policy({"a": a.url}, retry=retry))
     client = caller(a.url, host, timeout=None)
+    # What is imported at a first call takes a busy machine longer than the deadline.
+    warm = serve(OK)
+    caller(warm.url, Host(policy({"a": warm.url}))).chat()
     began = time.monotonic()
 
-    with options(deadline=0.4), pytest.raises(openai.APIError) as caught:
+    with options(deadline=deadline_s), pytest.raises(openai.APIError) as caught:
         client.chat()
 
-    assert within(began, 0.4)
+    assert within(began, deadline_s)
     if fault == "failing":
         assert isinstance(caught.value, openai.InternalServerError)
-        assert len(a.hits) <= 3
+        assert len(a.hits) == 2
     else:
         assert isinstance(caught.value, DeadlineExceeded)
         assert isinstance(caught.value, openai.APITimeoutError)

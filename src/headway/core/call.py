@@ -77,4 +77,4 @@ class Call(CallMachine):
         """Ask to be woken when a queue place comes up; True: it already has."""
         with self._host.lock:
             self.waker = waker
-            return self.line.is_signalled()
+            return self._stood is not None and self._stood.is_signalled()

@@ -12,6 +12,7 @@ After Envoy's outlier detection and gRFC A50. Pure; single-threaded under the en
 from __future__ import annotations
 
 import math
+from collections import deque
 
 INTERVAL_S = 10.0
 PEERS_MIN = 5
@@ -26,33 +27,47 @@ WINDOW_INTERVALS = 12
 
 
 class _Peer:
-    __slots__ = ("history", "ok", "times", "total", "until")
+    __slots__ = ("history", "ok", "seen", "seen_ok", "times", "total", "until")
 
     def __init__(self) -> None:
         self.ok = 0
         self.total = 0
-        self.history: list[tuple[int, int]] = []
+        self.history: deque[tuple[int, int]] = deque()
+        self.seen = 0
+        """Sum of the history, as is the next: so that nobody adds it up at each interval."""
+        self.seen_ok = 0
         self.times = 0
         self.until = float("-inf")
 
     def roll(self) -> None:
-        self.history.append((self.ok, self.total))
+        history = self.history
+        history.append((self.ok, self.total))
+        self.seen += self.total
+        self.seen_ok += self.ok
         self.ok = self.total = 0
-        del self.history[:-WINDOW_INTERVALS]
+        if len(history) > WINDOW_INTERVALS:
+            ok, total = history.popleft()
+            self.seen -= total
+            self.seen_ok -= ok
+
+    def forget(self) -> None:
+        self.history.clear()
+        self.seen = self.seen_ok = 0
 
     def rate(self) -> float | None:
-        total = sum(t for _, t in self.history)
-        return sum(o for o, _ in self.history) / total if total >= RESULTS_MIN else None
+        return self.seen_ok / self.seen if self.seen >= RESULTS_MIN else None
 
 
 class PeerEjector:
     """Ejection state of one pool's endpoints."""
 
-    __slots__ = ("_peers", "_swept_at")
+    __slots__ = ("_peers", "_swept_at", "ejects_until")
 
     def __init__(self, now: float) -> None:
         self._peers: dict[str, _Peer] = {}
         self._swept_at = now
+        self.ejects_until = float("-inf")
+        """From then on none is out, until one is ejected again."""
 
     def record(self, endpoint_id: str, *, ok: bool) -> None:
         """Count one result that says something about the endpoint."""
@@ -72,21 +87,30 @@ class PeerEjector:
         peer = self._peers.get(endpoint_id)
         return peer.until if peer is not None else float("-inf")
 
+    def is_due(self, now: float) -> bool:
+        """Whether an interval has passed since the last `sweep`."""
+        return now - self._swept_at >= INTERVAL_S
+
     def sweep(self, pool_size: int, now: float) -> tuple[list[tuple[str, float]], list[str]]:
         """Once per interval: returns ([(newly ejected, until)], [newly readmitted])."""
-        if now - self._swept_at < INTERVAL_S:
+        if not self.is_due(now):
             return [], []
         since, self._swept_at = self._swept_at, now
-        back = [e for e, p in self._peers.items() if since < p.until <= now]
+        back: list[str] = []
+        if self.ejects_until > since:
+            back = [e for e, p in self._peers.items() if since < p.until <= now]
+        has_failures = False
         for peer in self._peers.values():
             peer.roll()
+            has_failures = has_failures or peer.seen_ok < peer.seen
             # An interval spent outside, even in part, is no proof of health: it would wipe out the
             # memory of flapping at each return.
             if peer.times and peer.until <= since and peer.history[-1][0] == peer.history[-1][1]:
                 peer.times -= 1
         for endpoint_id in back:
-            self._peers[endpoint_id].history.clear()  # old failures must not eject it again
-        return self._eject(pool_size, now), back
+            self._peers[endpoint_id].forget()  # old failures must not eject it again
+        # Of peers that are all without failure none is worse than the others.
+        return (self._eject(pool_size, now) if has_failures else []), back
 
     def _eject(self, pool_size: int, now: float) -> list[tuple[str, float]]:
         rates = {
@@ -105,4 +129,5 @@ class PeerEjector:
                 peer.times += 1
                 peer.until = now + min(MAX_S, BASE_S * peer.times)
                 ejected.append((endpoint_id, peer.until))
+                self.ejects_until = max(self.ejects_until, peer.until)
         return ejected

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable
 from typing import Self
 
 from headway.core.admission import Ticket
-from headway.core.breaker import State
+from headway.core.breaker import Breaker, State
 from headway.core.call import Call
 from headway.core.expect import excess, expect
 from headway.core.fleet import FleetGate, Loan, Want
@@ -129,6 +129,8 @@ class Engine:
 
     def _retire(self, snapshot: Snapshot, holding: Collection[str]) -> None:
         """Remember what leaves with a new policy, as long as something is bound to it."""
+        if not self._retired and self.snapshot.endpoints.keys() <= snapshot.endpoints.keys():
+            return
         states = self.world.states
         known = {**self._retired, **self.snapshot.endpoints}
         kept = [
@@ -158,19 +160,20 @@ class Engine:
                     if state.endpoint.base_url != endpoint.base_url:
                         world.affinity.forget(endpoint_id)
                     state.reconfigure(endpoint, ceilings.get(endpoint_id))
-            for gone in [
-                e for e, s in world.states.items() if e not in snapshot.endpoints and not s.inflight
-            ]:
-                del world.states[gone]
-                world.affinity.forget(gone)
+            for gone in world.states.keys() - snapshot.endpoints.keys():
+                if not world.states[gone].inflight:
+                    del world.states[gone]
+                    world.affinity.forget(gone)
             names = {route.name: route for route in snapshot.routes}
             for name, pool in list(world.pools.items()):
                 if name in names:
                     pool.reconfigure(names[name])
                 elif not pool.inflight:
                     del world.pools[name]
-            used = {credential_key(e) for e in snapshot.endpoints.values()}
-            world.blocks = {k: v for k, v in world.blocks.items() if k in used}
+            if world.blocks:
+                used = {credential_key(e) for e in snapshot.endpoints.values()}
+                world.blocks = {k: v for k, v in world.blocks.items() if k in used}
+            world.rows.clear()
             world.ceilings = ceilings
             self.snapshot = snapshot
             for pool in world.pools.values():
@@ -240,6 +243,7 @@ class Engine:
                 state = self.world.states.get(endpoint_id)
                 if state is not None:
                     state.reconfigure(endpoint, self.world.ceilings.get(endpoint_id))
+            self.world.rows.clear()
             self.snapshot = faded
         return faded
 
@@ -353,17 +357,8 @@ class Engine:
 
     def breaker_states(self) -> tuple[tuple[str, str], ...]:
         """(endpoint id, worst breaker state): cheap enough for a gauge callback."""
-        rank = {State.CLOSED: 0, State.HALF_OPEN: 1, State.OPEN: 2}
         with self.lock:
-            return tuple(
-                (
-                    e,
-                    max((b.state for b in s.breakers.values()), key=rank.__getitem__).value
-                    if s.breakers
-                    else State.CLOSED.value,
-                )
-                for e, s in self.world.states.items()
-            )
+            return tuple([(e, _worst(s.breakers.values())) for e, s in self.world.states.items()])
 
     def explain(self, facts: CallFacts, now: float) -> Explanation:
         """Why A and not B, for a call with these facts, without sending anything."""
@@ -505,6 +500,14 @@ def route_of(snapshot: Snapshot, facts: CallFacts) -> Route | None:
         traffic_class=facts.traffic_class,
         surface=facts.surface,
     )
+
+
+def _worst(breakers: Iterable[Breaker]) -> str:
+    worst = State.CLOSED
+    for breaker in breakers:
+        if breaker.state is not State.CLOSED and worst is not State.OPEN:
+            worst = breaker.state
+    return worst.value
 
 
 def _ceilings(snapshot: Snapshot) -> dict[str, int]:

@@ -17,17 +17,34 @@ def expect(
     candidate: Candidate, facts: CallFacts, route: Route, pool: Pool, warm: Warm | None, now: float
 ) -> None:
     """Fill in the expected end-to-end latency (s) and price (USD) of a call at the candidate."""
-    endpoint = candidate.endpoint
-    known = 0
-    if warm is not None and warm.endpoint_id == endpoint.id:
-        known = min(warm.tokens, facts.prompt_tokens)  # a session's last prompt may be longer
-    uncached = facts.prompt_tokens - known
+    expect_latency(candidate, facts, route, pool, warm, now)
+    candidate.usd, price = None, candidate.endpoint.price
+    if price is not None:
+        known = _known(candidate, facts, warm)
+        uncached = facts.prompt_tokens - known
+        candidate.usd = _usd(price, uncached, known, expected_output(facts, route))
+
+
+def expect_latency(
+    candidate: Candidate, facts: CallFacts, route: Route, pool: Pool, warm: Warm | None, now: float
+) -> None:
+    """Fill in the expected end-to-end latency alone: money is counted in decimals, and takes as
+    long as everything else here."""
+    uncached = facts.prompt_tokens
+    if warm is not None:
+        uncached -= _known(candidate, facts, warm)
     output = expected_output(facts, route)
-    planned = planned_latency_s(endpoint, pool, uncached, output)
+    planned = planned_latency_s(candidate.endpoint, pool, uncached, output)
     if planned is not None:
-        candidate.expected_s = planned * (candidate.state.residual(now) or 1.0)
-    if endpoint.price is not None:
-        candidate.usd = _usd(endpoint.price, uncached, known, output)
+        planned *= candidate.state.residual(now) or 1.0
+    candidate.expected_s = planned
+
+
+def _known(candidate: Candidate, facts: CallFacts, warm: Warm | None) -> int:
+    """Prompt tokens that the candidate probably holds."""
+    if warm is None or warm.endpoint_id != candidate.endpoint.id:
+        return 0
+    return min(warm.tokens, facts.prompt_tokens)  # a session's last prompt may be longer
 
 
 def excess(
@@ -44,20 +61,19 @@ def excess(
     it states one. 0 without a profile: nothing is known, and nothing is held against it.
     """
     endpoint = candidate.endpoint
-    profile = endpoint.profile
-    if profile is None:
+    plan = endpoint.plan
+    if plan is None:
         return 0.0
     ttft_slo_s, tpot_slo_s, total_slo_s = promised
-    load = endpoint.planned_load
     factor = candidate.state.residual(now) or 1.0
     known = warm.tokens if warm is not None and warm.endpoint_id == endpoint.id else 0
-    ttft = profile.predict_ttft_s(load, max(0, facts.prompt_tokens - known))
-    tpot = profile.predict_tpot_s(load)
+    ttft = plan.ttft_of(max(0, facts.prompt_tokens - known))
+    tpot = plan.tpot_s
     total = factor * (ttft + expected_output(facts, route) * tpot) + endpoint.rtt_s
-    if profile.ttft_p99_s is not None:
-        ttft = max(ttft, profile.ttft_p99_s.at(load))
-    if profile.tpot_p99_s is not None:
-        tpot = max(tpot, profile.tpot_p99_s.at(load))
+    if plan.ttft_p99_s is not None:
+        ttft = max(ttft, plan.ttft_p99_s)
+    if plan.tpot_p99_s is not None:
+        tpot = max(tpot, plan.tpot_p99_s)
     first = factor * ttft + endpoint.rtt_s
     return max(first / ttft_slo_s, factor * tpot / tpot_slo_s, total / total_slo_s)
 
@@ -76,9 +92,8 @@ def expected_output(facts: CallFacts, route: Route) -> int:
     """Output tokens a call is planned with."""
     if facts.surface in ("embeddings", "moderations"):
         return 0
-    return min(
-        facts.max_output_tokens or route.expected_output_tokens, route.expected_output_tokens
-    )
+    usual, most = route.expected_output_tokens, facts.max_output_tokens
+    return most if most and most < usual else usual
 
 
 def planned_latency_s(
@@ -88,12 +103,7 @@ def planned_latency_s(
 
     Without a profile: the pool's own mean for a call of that size; None before the first one.
     """
-    profile = endpoint.profile
-    if profile is None:
+    plan = endpoint.plan
+    if plan is None:
         return pool.planned_s(output_tokens)
-    load = endpoint.planned_load
-    return (
-        endpoint.rtt_s
-        + profile.predict_ttft_s(load, uncached_tokens)
-        + output_tokens * profile.predict_tpot_s(load)
-    )
+    return plan.latency_of(uncached_tokens, output_tokens)

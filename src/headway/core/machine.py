@@ -62,6 +62,7 @@ from headway.core.place import (
     never,
     place,
     place_sole,
+    place_usual,
 )
 from headway.core.retry import RetryPlan, pay
 from headway.core.select import Candidate
@@ -71,6 +72,7 @@ from headway.core.snapshot import Route, Snapshot, TrafficClass
 from headway.core.state import Pool
 from headway.core.waiting import DEADLINE_SHARE, Line, Parking, Woken
 from headway.core.world import World
+from headway.core.yielding import Yielding, met_overload, rank_of
 
 P = ParamSpec("P")
 
@@ -134,6 +136,7 @@ class CallMachine:
         "_sink",
         "_stood",
         "_traffic",
+        "_yields_s",
         "attempts",
         "facts",
         "id",
@@ -181,6 +184,8 @@ class CallMachine:
         self._committed: Attempt | None = None
         self._is_cold_ok = False
         self._is_expired = is_expired
+        self._yields_s = 0.0
+        """When it may be tried again, if it was held back for the sake of others."""
         self.waker: Waker | None = None
         self._ended = False
         self._has_entered = False
@@ -228,9 +233,11 @@ class CallMachine:
     @property
     def wants_counts(self) -> bool:
         """Whether anybody looks at the token counts of this call's outcomes: whoever hears of its
-        events, or whoever compares endpoints or paces one."""
+        events, whoever compares endpoints or paces one, or an objective that is to be kept."""
         sole = self.route.sole
         if self._sink is not None or AttemptEnded not in self._host.quiet:
+            return True
+        if self._traffic.promised is not None:
             return True
         if sole is None or self.facts.pinned_to is not None:
             return True
@@ -251,6 +258,9 @@ class CallMachine:
         if self._is_expired:
             return self._give_up(Rejection("policy_expired"), now)
         if not self.attempts and self._stood is None:
+            if self.facts.priority < 0 and self._must_yield(now):
+                self.line.refused = "yielded"
+                return self._refused(now)
             usual = self._launch_usual(now)
             if usual is not None:
                 return usual
@@ -274,24 +284,44 @@ class CallMachine:
         pool, size = self._pool, len(self.route.endpoint_ids)
         pool.inflight += 1
         pool.budget.note_inflight(pool.inflight, now)
-        if size > 1:
+        if size > 1 and pool.ejector.is_due(now):
             self._host.sweep(pool, size, now)
 
+    def _must_yield(self, now: float) -> bool:
+        """Whether this is background work for which there is no room now."""
+        facts, pool = self.facts, self._pool
+        if not self._traffic.sheddable or facts.delegated:
+            return False
+        yielding = pool.yielding
+        if yielding is None:
+            yielding = pool.yielding = Yielding()
+        task_id = facts.task_id
+        rank = self._host.world.rng.random() if task_id is None else rank_of(task_id)
+        self._yields_s = yielding.due_s(rank, now)
+        return self._yields_s > 0.0
+
     def _launch_usual(self, now: float) -> Send | Finish | None:
-        """The first attempt where there is one endpoint, in good health, and no queue for it. None:
+        """The first attempt where there is no queue, and nothing to say against any endpoint. None:
         it takes a look at everything."""
         if self.facts.owed_since is not None:
             denied = self._settle_resend(self.facts.owed_since, now)
             if denied is not None:
                 return denied
-        if self._pool.queue.waiters:
+        pool, facts, route = self._pool, self.facts, self.route
+        if pool.queue.waiters:
             return None
-        sole = place_sole(self._host.world, self.facts, self.route, self.snapshot)
-        if sole is None:
+        world, deadline_at = self._host.world, self._deadline_at
+        if route.sole is not None:
+            sole = place_sole(world, facts, route, self.snapshot)
+            if sole is None:
+                return None
+            return self._sent(open_sole(sole, facts, route, deadline_at=deadline_at, now=now), now)
+        placement = place_usual(world, facts, route, self.snapshot, pool, self._traffic, now)
+        if placement is None or placement.candidate is None:
             return None
-        deadline_at = self._deadline_at
-        attempt = open_sole(sole, self.facts, self.route, deadline_at=deadline_at, now=now)
-        return self._sent(attempt, now)
+        if cannot_finish(placement, placement.candidate, facts, deadline_at, now):
+            return self._give_up(Rejection("deadline"), now)
+        return self._open(placement, placement.candidate, AttemptKind.INITIAL, 0.0, now)
 
     def _launch(self, now: float) -> Action:
         plan = self._plan
@@ -468,7 +498,8 @@ class CallMachine:
         reason = self.line.refused
         if self._plan.last is not None:
             return self._surface(self._plan.last, "breaker", now)
-        return self._give_up(Rejection(reason, self.route.admission.queue_timeout_s), now)
+        after = self._yields_s or self.route.admission.queue_timeout_s
+        return self._give_up(Rejection(reason, after), now)
 
     def _launch_after_line(self, now: float) -> Action:
         """Try at once, without joining the line that was just given up."""
@@ -496,10 +527,9 @@ class CallMachine:
     def _beside_running(self, now: float) -> Action:
         first = self.running[0]
         running = Wait(first.first_token_by, "running")
-        plan = self._plan
         if len(self.running) > 1 or not self._may_hedge():
             return running
-        if not plan.has_attempts_left(self.route, self.facts):
+        if not self._plan.has_attempts_left(self.route, self.facts):
             return running
         delay = self.route.hedge.delay_s
         if delay is None:
@@ -529,7 +559,7 @@ class CallMachine:
             return self._committed is attempt
         attempt.first_token_at = now
         self._win(attempt)
-        since = min(running.started_at for running in self.running)
+        since = self.running[0].started_at  # a hedge begins after the attempt it stands beside
         first_token(
             self._host.world, self.facts, self._pool, attempt, since, now, self._emit_engine
         )
@@ -587,6 +617,10 @@ class CallMachine:
             now,
             self._emit_engine,
         )
+        if pool.yielding is not None:
+            met = met_overload(self.facts, self._traffic, attempt, outcome, now)
+            if met is not None:
+                pool.yielding.learn(attempt, met_overload=met, now=now)
         if outcome.kind is FailureClass.OK and not attempt.lost:
             pool.budget.deposit(now)
             pool.exhausted = False
@@ -603,6 +637,10 @@ class CallMachine:
     def _after_failure(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         plan, world = self._plan, self._host.world
         plan.note(attempt, outcome)
+        if self.facts.delegated and outcome.free_retry and outcome.status is None:
+            self.retry_granted = True  # an old connection broke: the SDK's next attempt is free
+            self._surface(attempt, "", now, outcome)
+            return
         if plan.schedule_free(outcome, now):
             return
         denied = plan.schedule(

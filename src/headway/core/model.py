@@ -172,6 +172,14 @@ DEADLINE_SILENT = Outcome(FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN, error_type="d
 """The caller's deadline passed in silence: soft, since it may just have been short."""
 DEADLINE_STREAMING = Outcome(FailureClass.CANCELLED, error_type="deadline")
 """The caller's deadline passed while content kept coming: says nothing about the endpoint."""
+OVERLOAD = frozenset(
+    {
+        FailureClass.RATE_LIMITED,
+        FailureClass.OVERLOADED,
+        FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN,
+    }
+)
+"""What an endpoint does that is asked for more than it carries."""
 
 
 # --------------------------------------------------------------------------- a call and its actions
@@ -276,8 +284,8 @@ class Rejection(NamedTuple):
     """A refusal made here, before any spend."""
 
     reason: str
-    """queue_full | queue_wait | throttled | quota | no_endpoint | deadline | policy_expired |
-    cancelled"""
+    """queue_full | queue_wait | yielded | throttled | quota | no_endpoint | deadline |
+    policy_expired | cancelled"""
     retry_after_s: float | None = None
     detail: tuple[tuple[str, str, float], ...] = ()
     """(endpoint id, why it is out, seconds until it may be back)."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from headway.core.affinity import Warm
 from headway.core.breaker import Breaker, State
-from headway.core.expect import excess, expect
+from headway.core.expect import excess, expect, expect_latency
 from headway.core.model import INFINITY, CallFacts
 from headway.core.select import (
     NEEDS_EXPECTATION,
@@ -26,7 +26,7 @@ from headway.core.select import (
     may_stay_warm,
     weigh,
 )
-from headway.core.snapshot import Endpoint, Route, Snapshot
+from headway.core.snapshot import Endpoint, Route, Snapshot, TrafficClass
 from headway.core.state import GUESSES, EndpointState, Pool, on_surface
 from headway.core.world import World, credential_key
 
@@ -183,6 +183,47 @@ def place_sole(world: World, facts: CallFacts, route: Route, snapshot: Snapshot)
     return Sole(endpoint, state, breaker, model)
 
 
+def place_usual(
+    world: World,
+    facts: CallFacts,
+    route: Route,
+    snapshot: Snapshot,
+    pool: Pool,
+    traffic: TrafficClass,
+    now: float,
+) -> Placement | None:
+    """The same where there is a choice: a call's first attempt, with nothing to say against any of
+    its route's own endpoints. Only the filter is short; the choice is that of `place`."""
+    if world.blocks or facts.pinned_to is not None or now < pool.ejector.ejects_until:
+        return None
+    row = world.row(route.weights.pick(world.zone, facts.prompt_tokens), facts.model, snapshot)
+    candidates = row.candidates
+    if (
+        len(candidates) < 2
+        or not row.is_active
+        or facts.prompt_tokens + (facts.max_output_tokens or 0) > row.window
+        or facts.body_bytes > row.body_max
+    ):
+        return None
+    cold_max = route.admission.cold_concurrency
+    for c in candidates:
+        state, breaker = c.state, c.breaker
+        if (
+            breaker.state is not State.CLOSED
+            or not (breaker.proven or state.inflight + breaker.failures_in_row < cold_max)
+            or state.outs
+            or (state.limit.limit is not None and not state.limit.has_room(state.inflight))
+            or (state.is_paced and _pace_s(state, facts, route, now) > 0)
+        ):
+            return None
+    choice = Choice(
+        route, pool, facts, traffic.usd_per_second, world.rng, traffic.promised is not None
+    )
+    warm = _warm(world, facts, route, now)
+    _foresee(candidates, choice, traffic.promised, warm, now)
+    return _among(candidates, choice, warm, now)
+
+
 def place(world: World, request: Request, now: float) -> Placement:
     """Choose an endpoint for the call, or say what it must wait for."""
     outs: list[Out] = []
@@ -304,11 +345,16 @@ def _obstacle(
     if not state.limit.has_room(state.inflight):
         return Out(endpoint.id, "limit", INFINITY)
     if state.is_paced:
-        tokens = facts.prompt_tokens + request.route.expected_output_tokens
-        wait = max(state.rpm.wait_s(now, 1.0), state.tpm.wait_s(now, tokens))
+        wait = _pace_s(state, facts, request.route, now)
         if wait > 0:
             return Out(endpoint.id, "paced", now + wait)
     return None
+
+
+def _pace_s(state: EndpointState, facts: CallFacts, route: Route, now: float) -> float:
+    """Seconds until the endpoint's rates allow the call."""
+    tokens = facts.prompt_tokens + route.expected_output_tokens
+    return max(state.rpm.wait_s(now, 1.0), state.tpm.wait_s(now, tokens))
 
 
 def _kept_out(request: Request, state: EndpointState, model: str, now: float) -> Out | None:
@@ -370,41 +416,73 @@ def _pick(
             return Placement(probe, "probe", group.is_fallback, is_probe=True)
         usual = [c for c in candidates if not _is_probe(c)]
         candidates = usual or candidates
-        warm = _warm(world, request, now)
-        if choice.usd_per_second > 0 or route.selection.algorithm in NEEDS_EXPECTATION:
-            for c in candidates:
-                expect(c, facts, route, request.pool, warm, now)
-        if promised is not None:
-            for c in candidates:
-                c.excess = excess(c, facts, route, warm, promised, now)
-        if warm is not None and len(candidates) > 1:
-            kept = next((c for c in candidates if c.endpoint.id == warm.endpoint_id), None)
-            if kept is not None:
-                weigh(candidates, choice, now)
-                expect(kept, facts, route, request.pool, warm, now)
-                if may_stay_warm(kept, candidates, choice) and kept.excess <= 1.0:
-                    return Placement(kept, "affinity", group.is_fallback, warm_tokens=warm.tokens)
-    only = len(candidates) == 1
+        warm = _warm(world, facts, route, now)
+        _foresee(candidates, choice, promised, warm, now)
+    return _among(candidates, choice, warm, now, is_fallback=group.is_fallback)
+
+
+def _foresee(
+    candidates: list[Candidate],
+    choice: Choice,
+    promised: tuple[float, float, float] | None,
+    warm: Warm | None,
+    now: float,
+) -> None:
+    """Fill in what the candidates are expected to take and cost, as far as it counts."""
+    route, facts = choice.route, choice.facts
+    if _compares(choice):
+        for c in candidates:
+            expect(c, facts, route, choice.pool, warm, now)
+    if promised is not None:
+        for c in candidates:
+            c.excess = excess(c, facts, route, warm, promised, now)
+
+
+def _compares(choice: Choice) -> bool:
+    """Whether it counts what the call is expected to take and cost at each candidate."""
+    return choice.usd_per_second > 0 or choice.route.selection.algorithm in NEEDS_EXPECTATION
+
+
+def _among(
+    candidates: list[Candidate],
+    choice: Choice,
+    warm: Warm | None,
+    now: float,
+    *,
+    is_fallback: bool = False,
+) -> Placement:
+    """Choose one of those that may take the call."""
+    route, pool, facts = choice.route, choice.pool, choice.facts
+    algorithm, only = route.selection.algorithm, len(candidates) == 1
+    if warm is not None and not only:
+        kept = next((c for c in candidates if c.endpoint.id == warm.endpoint_id), None)
+        if kept is not None:
+            weigh(candidates, choice, now)
+            expect_latency(kept, facts, route, pool, warm, now)
+            is_kept = kept.excess <= 1.0 or not choice.is_promised
+            if is_kept and may_stay_warm(kept, candidates, choice):
+                return Placement(kept, "affinity", is_fallback, warm_tokens=warm.tokens)
     chosen = choose(candidates, choice, now)
-    if chosen.endpoint.profile is not None and chosen.expected_s is None:
-        expect(chosen, facts, route, request.pool, warm, now)
-    reason = "fallback" if group.is_fallback else "only" if only else "weight"
-    if not only and route.selection.algorithm == "min_cost":
+    if not _compares(choice):
+        if chosen.endpoint.plan is not None:
+            expect_latency(chosen, facts, route, pool, warm, now)
+        else:
+            chosen.expected_s = None
+    reason = "fallback" if is_fallback else "only" if only else "weight"
+    if not only and algorithm == "min_cost":
         reason = "predicted"
     warm_tokens = warm.tokens if warm is not None and warm.endpoint_id == chosen.endpoint.id else 0
-    return Placement(
-        chosen, reason, group.is_fallback, is_probe=_is_probe(chosen), warm_tokens=warm_tokens
-    )
+    return Placement(chosen, reason, is_fallback, _is_probe(chosen), warm_tokens)
 
 
-def _warm(world: World, request: Request, now: float) -> Warm | None:
-    affinity = request.route.affinity
-    if not affinity.key:
+def _warm(world: World, facts: CallFacts, route: Route, now: float) -> Warm | None:
+    affinity = route.affinity
+    if not affinity.key or (facts.session is None and not facts.prefix):
         return None
     return world.affinity.find(
-        request.facts.model,
-        request.facts.session,
-        request.facts.prefix,
+        facts.model,
+        facts.session,
+        facts.prefix,
         ttl_s=affinity.ttl_s,
         min_tokens=affinity.min_prefix_tokens,
         keys=affinity.key,

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from headway.core.breaker import Breaker
 from headway.core.model import CallFacts, Rng
-from headway.core.snapshot import Endpoint, Route
+from headway.core.snapshot import Endpoint, Route, Snapshot, Weights
 from headway.core.state import PENALTY_PER_BADNESS, EndpointState, Pool, slow_start
 
 SHARPNESS = 0.3
@@ -53,6 +53,7 @@ class Candidate:
         "p",
         "penalty",
         "q",
+        "share",
         "slow_start",
         "state",
         "usd",
@@ -74,8 +75,10 @@ class Candidate:
         self.state = state
         self.breaker = breaker
         self.model = model
+        self.share = weight
+        """As published."""
         self.weight = weight
-        """Normalised among the candidates."""
+        """Normalised among the candidates, by `weigh`."""
         self.is_overruled = False
         """Its breaker stands open on soft evidence, and is not listened to: too little is left."""
         self.excess = 0.0
@@ -87,6 +90,33 @@ class Candidate:
     def pressure(self) -> float:
         """Own outstanding per unit of weight."""
         return self.state.inflight / self.weight if self.weight > 0 else math.inf
+
+
+class Row:
+    """The candidates that one set of weights names for a model, kept from call to call.
+
+    What a call fills in (`weigh`, `expect`) is valid until the next one, under the engine's lock.
+    """
+
+    __slots__ = ("body_max", "candidates", "dropped", "is_active", "snapshot", "weights", "window")
+
+    def __init__(
+        self, weights: Weights, snapshot: Snapshot, candidates: list[Candidate], dropped: int
+    ) -> None:
+        self.weights = weights
+        self.snapshot = snapshot
+        self.candidates = candidates
+        self.dropped = dropped
+        """`Tally.dropped` when it was made."""
+        self.is_active, self.window, self.body_max = True, math.inf, math.inf
+        for candidate in candidates:
+            endpoint = candidate.endpoint
+            if endpoint.state != "active":
+                self.is_active = False
+            if endpoint.max_context_tokens is not None:
+                self.window = min(self.window, endpoint.max_context_tokens)
+            if endpoint.max_body_bytes is not None:
+                self.body_max = min(self.body_max, endpoint.max_body_bytes)
 
 
 class Out(NamedTuple):
@@ -115,34 +145,32 @@ Strategy = Callable[[Sequence[Candidate], Choice], Candidate]
 
 
 def weigh(candidates: Sequence[Candidate], choice: Choice, now: float) -> None:
-    """Fill in q, slow start, penalty and p of every candidate."""
-    total = sum(c.weight for c in candidates)
-    known: list[float] = []
-    residuals: list[float | None] = []
-    for c in candidates:
-        c.weight = c.weight / total if total > 0 else 1.0 / len(candidates)
-        r = c.state.residual(now)
-        residuals.append(r)
-        if r is not None:
-            known.append(r)
+    """Fill in weight, q, cost, slow start, penalty and p of every candidate."""
+    total = sum([c.share for c in candidates])
+    residuals = [c.state.residual(now) for c in candidates]
+    known = [r for r in residuals if r is not None]
     mean = sum(known) / len(known) if known else 1.0
-    q_min = math.inf
-    for c, r in zip(candidates, residuals, strict=True):
-        c.q = r / mean if r is not None else 1.0
-        q_min = min(q_min, c.q)
-    for c in candidates:
-        c.cost = (c.q / q_min - 1.0) / SHARPNESS
+    qs = [1.0 if r is None else r / mean for r in residuals]
+    q_min = min(qs)
+    for c, q in zip(candidates, qs, strict=True):
+        c.q = q
+        c.cost = (q / q_min - 1.0) / SHARPNESS
     if choice.is_promised:
         for c in candidates:
             if c.excess > 1.0:
                 c.cost += (c.excess - 1.0) / SHARPNESS
     if choice.usd_per_second > 0:
         _weigh_price(candidates, choice.usd_per_second)
+    exp, even = math.exp, 1.0 / len(candidates)
     for c in candidates:
-        c.slow_start = slow_start(c.breaker, now)
-        badness = c.state.badness(now)
-        c.penalty = math.exp(-PENALTY_PER_BADNESS * badness) if badness else 1.0
-        c.p = c.weight * math.exp(-c.cost) * c.slow_start * c.penalty
+        c.weight = weight = c.share / total if total > 0 else even
+        c.p = p = weight * exp(-c.cost)
+        c.slow_start = c.penalty = 1.0
+        if c.state.has_failed or c.breaker.closed_at is not None:
+            c.slow_start = slow_start(c.breaker, now)
+            badness = c.state.badness(now)
+            c.penalty = exp(-PENALTY_PER_BADNESS * badness) if badness else 1.0
+            c.p = p * c.slow_start * c.penalty
 
 
 def _weigh_price(candidates: Sequence[Candidate], usd_per_second: float) -> None:
@@ -176,18 +204,23 @@ def steady(candidates: Sequence[Candidate], choice: Choice) -> Candidate:
     draws = choice.route.selection.choices
     if draws >= 2:
         return _least_of_draws(candidates, draws, choice.rng)
-    n = len(candidates)
-    shares = [c.weight * math.exp(-max(0.0, c.cost - CHANCE)) for c in candidates]
-    total = sum(shares)
-    loads = [
-        c.state.inflight * total / (n * share) if share > 0 else math.inf
-        for c, share in zip(candidates, shares, strict=True)
-    ]
-    least = min(loads)  # only differences matter; subtracting keeps the powers in range
-    weights = [
-        c.p * OUTSTANDING_BASE ** (load - least) if math.isfinite(load) else 0.0
-        for c, load in zip(candidates, loads, strict=True)
-    ]
+    weights = [c.p for c in candidates]
+    outstanding = [c.state.inflight for c in candidates]
+    if any(outstanding):
+        n = len(candidates)
+        shares = [
+            c.weight if c.cost <= CHANCE else c.weight * math.exp(CHANCE - c.cost)
+            for c in candidates
+        ]
+        total = sum(shares)
+        loads = [
+            own * total / (n * share) if share > 0 else math.inf
+            for own, share in zip(outstanding, shares, strict=True)
+        ]
+        least = min(loads)  # only differences matter; subtracting keeps the powers in range
+        for i, load in enumerate(loads):
+            if load != least or load == math.inf:
+                weights[i] *= OUTSTANDING_BASE ** (load - least) if load < math.inf else 0.0
     return draw(candidates, weights, choice.rng)
 
 

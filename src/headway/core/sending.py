@@ -5,7 +5,7 @@ Pure; single-threaded under the engine's lock.
 
 from __future__ import annotations
 
-from headway.core.breaker import Permit
+from headway.core.breaker import State
 from headway.core.fleet import FleetGate
 from headway.core.model import INFINITY, Attempt, AttemptKind, CallFacts
 from headway.core.place import Placement, Sole
@@ -34,32 +34,36 @@ def open_attempt(
     now: float,
 ) -> Attempt:
     """Take the permit, book the attempt against the endpoint, and describe it for the driver."""
-    lease_s = min(PROBE_LEASE_S, route.deadline.ttft_s)
-    permit = candidate.breaker.acquire(now, lease_s=lease_s, force=placement.is_probe)
-    if permit is None:
+    breaker, state = candidate.breaker, candidate.state
+    if breaker.state is State.CLOSED:
+        breaker_state, generation, is_probe = "closed", breaker.generation, False
+    else:
+        lease_s = min(PROBE_LEASE_S, route.deadline.ttft_s)
+        permit = breaker.acquire(now, lease_s=lease_s, force=placement.is_probe)
         # A pinned call goes where its object lives, beside a running probe if need be. The permit
-        # is of no generation: its result settles nothing.
-        permit = Permit(-1, is_probe=False)
-    state = candidate.state
+        # is of no generation then: its result settles nothing.
+        generation, is_probe = permit if permit is not None else (-1, False)
+        breaker_state = breaker.state.value
+    limit_s = first_token_limit_s(candidate, facts, route)
     state.inflight += 1
     if state.is_paced:
         state.rpm.charge(1.0, now)
         state.tpm.charge(facts.prompt_tokens + route.expected_output_tokens, now)
     return Attempt(
-        number=facts.resend + number,
-        kind=AttemptKind.RETRY if facts.resend and kind is AttemptKind.INITIAL else kind,
-        endpoint_id=candidate.endpoint.id,
-        model=candidate.model,
-        started_at=now,
-        deadline_at=deadline_at,
-        first_token_by=min(deadline_at, now + first_token_limit_s(candidate, facts, route)),
-        idle_s=route.deadline.idle_s,
-        reason=placement.reason,
-        predicted_s=candidate.expected_s,
-        backoff_s=backoff_s,
-        breaker_state=candidate.breaker.state.value,
-        permit=permit.generation,
-        is_probe=permit.is_probe,
+        facts.resend + number,
+        AttemptKind.RETRY if facts.resend and kind is AttemptKind.INITIAL else kind,
+        candidate.endpoint.id,
+        candidate.model,
+        now,
+        deadline_at,
+        min(deadline_at, now + limit_s),
+        route.deadline.idle_s,
+        placement.reason,
+        candidate.expected_s,
+        backoff_s,
+        breaker_state,
+        generation,
+        is_probe,
         planned_uncached_tokens=max(0, facts.prompt_tokens - placement.warm_tokens),
     )
 
@@ -101,10 +105,9 @@ def cannot_finish(
 ) -> bool:
     """Whether the profile says that no first token can come before the deadline."""
     endpoint = candidate.endpoint
-    if deadline_at == INFINITY or endpoint.profile is None:
+    if deadline_at == INFINITY or endpoint.plan is None:
         return False
-    uncached = max(0, facts.prompt_tokens - placement.warm_tokens)
-    ttft = endpoint.profile.predict_ttft_s(endpoint.planned_load, uncached)
+    ttft = endpoint.plan.ttft_of(max(0, facts.prompt_tokens - placement.warm_tokens))
     return deadline_at - now < ttft + endpoint.rtt_s
 
 

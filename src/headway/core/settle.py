@@ -16,6 +16,7 @@ from headway.core.eject import PEERS_MIN
 from headway.core.expect import planned_latency_s
 from headway.core.model import (
     INFINITY,
+    OVERLOAD,
     TRAITS,
     Attempt,
     Blame,
@@ -29,7 +30,7 @@ from headway.core.model import (
     LimitChanged,
     Outcome,
 )
-from headway.core.snapshot import Profile, Route
+from headway.core.snapshot import Plan, Route
 from headway.core.state import EndpointState, Pool, on_surface
 from headway.core.world import Block, World, credential_key
 
@@ -44,13 +45,6 @@ SLOW_VS_MEAN = 5.0
 SOFT_BADNESS = 0.5
 
 Emit = Callable[[Event], None]
-_OVERLOAD = frozenset(
-    {
-        FailureClass.RATE_LIMITED,
-        FailureClass.OVERLOADED,
-        FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN,
-    }
-)
 
 
 def first_token(
@@ -134,8 +128,8 @@ def settle(
 def _record_success(
     pool: Pool, state: EndpointState, attempt: Attempt, breaker: Breaker, now: float
 ) -> None:
-    profile = state.endpoint.profile
-    if profile is not None and _was_slow(profile, pool, state, attempt):
+    plan = state.endpoint.plan
+    if plan is not None and _was_slow(plan, pool, attempt):
         breaker.record_slow(Permit(attempt.permit, attempt.is_probe), now)
         state.blame(SOFT_BADNESS, now)
     elif breaker.state is not State.CLOSED:
@@ -200,16 +194,15 @@ def _exhausted(
         emit(EndpointThrottled(attempt.endpoint_id, attempt.model, now + hint, now))
 
 
-def _was_slow(profile: Profile, pool: Pool, state: EndpointState, attempt: Attempt) -> bool:
+def _was_slow(plan: Plan, pool: Pool, attempt: Attempt) -> bool:
     """Whether the first token came far later than planned, and later than the pool's others do."""
     if attempt.first_token_at is None:
         return False
     ttft = attempt.first_token_at - attempt.started_at
-    load = state.endpoint.planned_load
-    planned = profile.predict_ttft_s(load, attempt.planned_uncached_tokens) + state.endpoint.rtt_s
+    planned = plan.ttft_of(attempt.planned_uncached_tokens) + plan.rtt_s
     bound = SLOW_VS_MEAN * planned
-    if profile.ttft_p99_s is not None:
-        bound = max(SLOW_VS_P99 * profile.ttft_p99_s.at(load), 2.0 * planned)
+    if plan.ttft_p99_s is not None:
+        bound = max(SLOW_VS_P99 * plan.ttft_p99_s, 2.0 * planned)
     usual = max(1.0, pool.ttft_ratio)
     pool.observe_ttft_ratio(ttft / planned)
     return ttft > bound * usual
@@ -250,7 +243,7 @@ def _learn_failure(
     elif kind is FailureClass.RATE_LIMITED or (health is not Health.NOTHING and hint is not None):
         _cool_down(world, facts, state, attempt, hint, now, emit)
     # Soft: the caller's own deadline was short. That says nothing of what the endpoint carries.
-    if kind in _OVERLOAD and not outcome.soft:
+    if kind in OVERLOAD and not outcome.soft:
         changed = (
             state.limit.on_refused(inflight - 1, now)
             if is_turned_away(outcome)

@@ -14,12 +14,15 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from typing import NamedTuple
 
 from headway.core.model import INFINITY
 
 INDEX_MAX = 100_000
 """Combinations of names that routes are filed under: 10,000 routes with ten each, or 20 MB. What is
 beyond (a document written to hurt) is compared one by one."""
+TTFT_MIN_S = 0.001
+"""No first token is predicted to come sooner."""
 DEFAULT_PLANNED_LOAD = 0.5
 """Load axis value assumed where a document states none: the middle of the usual operating range."""
 
@@ -59,16 +62,49 @@ class Profile:
 
     def predict_ttft_s(self, load: float, uncached_tokens: float) -> float:
         """Mean time to first token at `load` for a prompt with `uncached_tokens` to prefill."""
-        base = self.ttft_s.at(load)
-        extra = self.prefill_s_per_token * (uncached_tokens - self.ttft_ref_uncached_tokens)
-        if extra:
-            # Prefill slows with load like the rest of TTFT: scale by the curve's own growth.
-            extra *= base / self.ttft_s.y[0] if self.ttft_s.y[0] > 0 else 1.0
-        return max(base + extra, 0.001)
+        return self.plan(load).ttft_of(uncached_tokens)
 
     def predict_tpot_s(self, load: float) -> float:
         """Mean time per output token at `load`."""
         return self.tpot_s.at(load)
+
+    def plan(self, load: float, rtt_s: float = 0.0) -> Plan:
+        """What is planned at `load`, for a caller `rtt_s` away."""
+        ttft_s, p99, tpot_p99 = self.ttft_s.at(load), self.ttft_p99_s, self.tpot_p99_s
+        return Plan(
+            rtt_s=rtt_s,
+            ttft_s=ttft_s,
+            # Prefill slows with load like the rest of TTFT: scale by the curve's own growth.
+            growth=ttft_s / self.ttft_s.y[0] if self.ttft_s.y[0] > 0 else 1.0,
+            prefill_s_per_token=self.prefill_s_per_token,
+            ttft_ref_uncached_tokens=self.ttft_ref_uncached_tokens,
+            tpot_s=self.tpot_s.at(load),
+            ttft_p99_s=None if p99 is None else p99.at(load),
+            tpot_p99_s=None if tpot_p99 is None else tpot_p99.at(load),
+        )
+
+
+class Plan(NamedTuple):
+    """A profile at one load: the curves are read once for each document, not for each call."""
+
+    rtt_s: float
+    ttft_s: float
+    """Of a prompt with `ttft_ref_uncached_tokens`."""
+    growth: float
+    prefill_s_per_token: float
+    ttft_ref_uncached_tokens: int
+    tpot_s: float
+    ttft_p99_s: float | None
+    tpot_p99_s: float | None
+
+    def ttft_of(self, uncached_tokens: float) -> float:
+        """Mean time to first token, without the way there, of a prompt with so much to prefill."""
+        extra = self.prefill_s_per_token * (uncached_tokens - self.ttft_ref_uncached_tokens)
+        return max(self.ttft_s + extra * self.growth, TTFT_MIN_S)
+
+    def latency_of(self, uncached_tokens: float, output_tokens: int) -> float:
+        """Mean time of a whole call: way, first token, and the rest."""
+        return self.rtt_s + self.ttft_of(uncached_tokens) + output_tokens * self.tpot_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +177,13 @@ class Endpoint:
     params_rename: Mapping[str, str] = field(default_factory=dict[str, str])
     params_set: Mapping[str, object] = field(default_factory=dict[str, object])
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    plan: Plan | None = field(init=False, repr=False, compare=False)
+    """The profile at `planned_load`, `rtt_s` away; None without one."""
+
+    def __post_init__(self) -> None:
+        profile = self.profile
+        plan = None if profile is None else profile.plan(self.planned_load, self.rtt_s)
+        object.__setattr__(self, "plan", plan)
 
     def upstream_model(self, requested: str) -> str:
         """The model name this endpoint knows for `requested`."""

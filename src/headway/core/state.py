@@ -10,6 +10,7 @@ the last event, so a thousand cancelled calls leave it bit-identical.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import deque
 
 from headway.core.admission import ConcurrencyLimit, RateGate, WaitQueue
@@ -19,6 +20,7 @@ from headway.core.eject import PeerEjector
 from headway.core.fleet import FleetGate
 from headway.core.model import INFINITY, Rng
 from headway.core.snapshot import Endpoint, Route
+from headway.core.yielding import Yielding
 
 RESIDUAL_GAIN = 0.2
 RESIDUAL_RANGE = (0.5, 4.0)
@@ -56,12 +58,15 @@ elsewhere; where there is nowhere else, a wait that may be for nothing is worse 
 
 
 class Tally:
-    """Calls that a process has seen answered, whichever endpoint did."""
+    """What is counted over all the endpoints of a process."""
 
-    __slots__ = ("answered",)
+    __slots__ = ("answered", "dropped")
 
     def __init__(self) -> None:
         self.answered = 0
+        """Calls seen answered, whichever endpoint did."""
+        self.dropped = 0
+        """Breakers that were forgotten for want of room: a `Row` may still hold one."""
 
 
 def on_surface(model: str, surface: str) -> str:
@@ -75,6 +80,7 @@ class EndpointState:
     __slots__ = (
         "_badness",
         "_badness_at",
+        "_ceiling",
         "_residual",
         "_residual_at",
         "_residual_tally",
@@ -83,6 +89,7 @@ class EndpointState:
         "breakers",
         "call_time_s",
         "endpoint",
+        "has_failed",
         "inflight",
         "is_paced",
         "last_success_at",
@@ -102,6 +109,7 @@ class EndpointState:
         in_fleet: bool = False,
     ) -> None:
         self.endpoint = endpoint
+        self._ceiling = ceiling
         self.inflight = 0
         self.limit = ConcurrencyLimit(_tighter(endpoint.capacity.concurrency, ceiling))
         capacity = endpoint.capacity
@@ -125,16 +133,21 @@ class EndpointState:
         self._tally = tally if tally is not None else Tally()
         self._residual_tally = 0
         self._samples = 0.0
+        self.has_failed = False
+        """Whether there was ever something to blame it for: saves asking for `badness`."""
         self._badness = 0.0
         self._badness_at = -INFINITY
 
     def reconfigure(self, endpoint: Endpoint, ceiling: int | None) -> None:
         """Adopt a new document's entry for the same id; everything learned is kept."""
-        self.endpoint = endpoint
-        self.limit.reconfigure(_tighter(endpoint.capacity.concurrency, ceiling))
+        known, self.endpoint, capacity = self.endpoint.capacity, endpoint, endpoint.capacity
+        if ceiling == self._ceiling and (known is capacity or known == capacity):
+            return
+        self._ceiling = ceiling
+        self.limit.reconfigure(_tighter(capacity.concurrency, ceiling))
         for gate, own, whole in (
-            (self.rpm, endpoint.capacity.rpm, endpoint.capacity.fleet_rpm),
-            (self.tpm, endpoint.capacity.tpm, endpoint.capacity.fleet_tpm),
+            (self.rpm, capacity.rpm, capacity.fleet_rpm),
+            (self.tpm, capacity.tpm, capacity.fleet_tpm),
         ):
             if isinstance(gate, FleetGate):
                 gate.reshare(own, whole)
@@ -148,6 +161,7 @@ class EndpointState:
         if breaker is None:
             if len(self.breakers) >= BREAKERS_MAX:
                 del self.breakers[next(iter(self.breakers))]
+                self._tally.dropped += 1
             breaker = self.breakers[model] = Breaker(rng)
         return breaker
 
@@ -157,8 +171,9 @@ class EndpointState:
         """Seen over planned latency, faded towards 1 with age; None when nothing is known."""
         age = now - self._residual_at
         faded = age / RESIDUAL_FORGET_S
-        if faded > (calls := (self._tally.answered - self._residual_tally) / RESIDUAL_FORGET_CALLS):
-            faded = max(calls, age / RESIDUAL_FORGET_MAX_S)
+        calls = (self._tally.answered - self._residual_tally) / RESIDUAL_FORGET_CALLS
+        if faded > calls and (faded := age / RESIDUAL_FORGET_MAX_S) < calls:
+            faded = calls
         if faded >= 1.0:
             return None
         return 1.0 + (self._residual - 1.0) * (1.0 - faded)
@@ -172,14 +187,14 @@ class EndpointState:
         low, high = RESIDUAL_RANGE
         ratio = min(high, max(low, seen_s / planned_s)) if planned_s > 0 else 1.0
         known = self.residual(now)
-        self._samples *= max(0.0, 1.0 - (now - self._residual_at) / SAMPLES_FADE_S)
-        self._samples += 1.0
+        left = 1.0 - (now - self._residual_at) / SAMPLES_FADE_S
+        self._samples = samples = 1.0 + (self._samples * left if left > 0.0 else 0.0)
         base = 1.0 if known is None else known
-        gain = max(RESIDUAL_GAIN, 1.0 / (1.0 + self._samples))
+        gain = max(RESIDUAL_GAIN, 1.0 / (1.0 + samples))
         self._residual = base + gain * (ratio - base)
         self._residual_at = now
-        self._tally.answered += 1
-        self._residual_tally = self._tally.answered
+        tally = self._tally
+        tally.answered = self._residual_tally = tally.answered + 1
 
     # -- failure evidence
 
@@ -192,6 +207,7 @@ class EndpointState:
     def blame(self, amount: float, now: float) -> None:
         """Add to the badness: 1 for a hard failure, less for a soft one."""
         self._badness = min(BADNESS_MAX, self.badness(now) + amount)
+        self.has_failed = True
         self._badness_at = now
 
     def out_until(self, model: str) -> tuple[float, str]:
@@ -218,12 +234,22 @@ class EndpointState:
             self.outs.pop(model, None)
 
 
+class _Ttft:
+    """Times to first token of one size of prompts."""
+
+    __slots__ = ("delay_s", "recent", "since")
+
+    def __init__(self) -> None:
+        self.recent: deque[float] = deque(maxlen=TTFT_HISTORY)
+        self.since = 0
+        """Samples since `delay_s` was worked out."""
+        self.delay_s: float | None = None
+
+
 class Pool:
     """What the calls of one route share."""
 
     __slots__ = (
-        "_p95",
-        "_p95_age",
         "_ttft",
         "_unit_s",
         "budget",
@@ -235,6 +261,7 @@ class Pool:
         "queue",
         "ttft_ratio",
         "turn",
+        "yielding",
     )
 
     def __init__(self, route: Route, now: float) -> None:
@@ -245,20 +272,22 @@ class Pool:
         self.ejector = PeerEjector(now)
         self.inflight = 0
         self.exhausted = False
+        self.yielding: Yielding | None = None
+        """How much background work begins; None before there was any."""
         self.turn: dict[str, float] = {}
         """Credits of the smooth weighted round robin."""
         self.ttft_ratio = 1.0
         """Median of seen over planned TTFT, over all of the pool's endpoints."""
         self._unit_s: float | None = None
-        self._ttft: dict[int, deque[float]] = {}
-        self._p95: dict[int, float] = {}
-        self._p95_age: dict[int, int] = {}
+        self._ttft: dict[int, _Ttft] = {}
 
     def reconfigure(self, route: Route) -> None:
         """Adopt a new document's route of the same name."""
         self.budget.reconfigure(route.retry)
         self.hedges.reconfigure(route.hedge)
         self.ejector.retain(route.endpoint_ids)
+        if self.yielding is not None:
+            self.yielding.retain(route.endpoint_ids)
 
     def planned_s(self, output_tokens: int) -> float | None:
         """The pool's own mean for a call of this size; None before the first one."""
@@ -285,30 +314,28 @@ class Pool:
     def observe_ttft(self, ttft_s: float, prompt_tokens: int) -> None:
         """Remember a successful TTFT for the hedge delay."""
         bucket = size_bucket(prompt_tokens)
-        history = self._ttft.get(bucket)
-        if history is None:
-            history = self._ttft[bucket] = deque(maxlen=TTFT_HISTORY)
-        history.append(ttft_s)
-        self._p95_age[bucket] = self._p95_age.get(bucket, 0) + 1
+        known = self._ttft.get(bucket)
+        if known is None:
+            known = self._ttft[bucket] = _Ttft()
+        known.recent.append(ttft_s)
+        known.since += 1
 
     def hedge_delay_s(self, prompt_tokens: int) -> float | None:
         """max(1.2 x median, p95) of recent TTFTs in the prompt's bucket; None below 50 samples."""
-        bucket = size_bucket(prompt_tokens)
-        history = self._ttft.get(bucket)
-        if history is None or len(history) < TTFT_HISTORY_MIN:
+        known = self._ttft.get(size_bucket(prompt_tokens))
+        if known is None or len(known.recent) < TTFT_HISTORY_MIN:
             return None
-        if bucket not in self._p95 or self._p95_age[bucket] >= TTFT_REFRESH:
-            ordered = sorted(history)
+        if known.delay_s is None or known.since >= TTFT_REFRESH:
+            ordered = sorted(known.recent)
             n = len(ordered)
-            p95 = ordered[int(0.95 * n)]
-            self._p95[bucket] = max(1.2 * ordered[n // 2], p95)
-            self._p95_age[bucket] = 0
-        return self._p95[bucket]
+            known.delay_s = max(1.2 * ordered[n // 2], ordered[int(0.95 * n)])
+            known.since = 0
+        return known.delay_s
 
 
 def size_bucket(prompt_tokens: int) -> int:
     """Index of the prompt-size bucket."""
-    return sum(prompt_tokens > bound for bound in SIZE_BUCKETS)
+    return bisect_left(SIZE_BUCKETS, prompt_tokens)
 
 
 def slow_start(breaker: Breaker, now: float) -> float:
@@ -323,5 +350,7 @@ def _has_rate(endpoint: Endpoint) -> bool:
 
 
 def _tighter(a: int | None, b: int | None) -> float | None:
-    bounds = [x for x in (a, b) if x is not None]
-    return float(min(bounds)) if bounds else None
+    if a is None or b is None:
+        a = b if a is None else a
+        return None if a is None else float(a)
+    return float(min(a, b))

@@ -9,9 +9,12 @@ from typing import NamedTuple
 
 from headway.core.affinity import AffinityMap
 from headway.core.model import INFINITY, Rng
-from headway.core.snapshot import Endpoint, Route
+from headway.core.select import Candidate, Row
+from headway.core.snapshot import Endpoint, Route, Snapshot, Weights
 from headway.core.state import EndpointState, Pool, Tally
 
+ROWS_MAX = 256
+"""Weights and models with a row kept ready; past this all are made again. A row is 2 kB or so."""
 POOLS_MAX = 10_240
 """Routes with live state; the least recently used is dropped."""
 TRIAL_LEASE_S = 30.0
@@ -38,6 +41,7 @@ class World:
         "in_fleet",
         "pools",
         "rng",
+        "rows",
         "states",
         "tally",
         "zone",
@@ -54,6 +58,8 @@ class World:
         self.pools: dict[str, Pool] = {}
         self.blocks: dict[str, Block] = {}
         """By credential key. Bounded by the credentials of the policy."""
+        self.rows: dict[tuple[int, str], Row] = {}
+        """By identity of the weights, and model. Emptied by a new policy; see `row`."""
         self.affinity = AffinityMap()
         self.tally = Tally()
 
@@ -81,6 +87,27 @@ class World:
                     del self.pools[idle]
             pool = self.pools[route.name] = Pool(route, now)
         return pool
+
+    def row(self, weights: Weights, model: str, snapshot: Snapshot) -> Row:
+        """The candidates that weights name, ready to be looked at."""
+        row = self.rows.get((id(weights), model))
+        # A row keeps its weights alive: while it is there, no others have their identity.
+        if row is not None and row.snapshot is snapshot and row.dropped == self.tally.dropped:
+            return row
+        candidates: list[Candidate] = []
+        states, endpoints = self.states, snapshot.endpoints
+        for endpoint_id, share in weights:
+            endpoint = endpoints.get(endpoint_id)
+            if endpoint is not None:
+                state = states.get(endpoint_id) or self.state(endpoint)
+                upstream = endpoint.upstream_model(model)
+                breaker = state.breakers.get(upstream) or state.breaker(upstream, self.rng)
+                candidates.append(Candidate(endpoint, state, breaker, upstream, share))
+        if len(self.rows) >= ROWS_MAX:
+            self.rows.clear()
+        made = Row(weights, snapshot, candidates, self.tally.dropped)
+        self.rows[id(weights), model] = made
+        return made
 
     def blocked_until(self, endpoint: Endpoint) -> float:
         """When the endpoint's credential may be used again; in the past if it may be now."""

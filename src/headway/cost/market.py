@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -119,6 +120,8 @@ def _import_prices() -> bool:
 
         prices.get_snapshot()
     except Exception as problem:  # noqa: BLE001 - whatever ails it, costs are unknown, calls go on
+        if sys.is_finalizing():
+            return False  # a stream that only the end of the interpreter closed: nobody can look
         logger.warning("prices are unknown: genai-prices can't be loaded: %r", problem)
         return False
     return True

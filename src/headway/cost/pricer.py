@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -93,8 +94,8 @@ class Pricer:
         return Cost(amount, "estimated" if usage.estimated else rates.source)
 
     def _report(self, model: str, provider: str) -> None:
-        if model in self._reported or len(self._reported) >= UNKNOWN_MAX:
-            return
+        if model in self._reported or len(self._reported) >= UNKNOWN_MAX or sys.is_finalizing():
+            return  # what only the interpreter's end closes can't be looked up any more
         self._reported.add(model)
         if self._on_unknown is not None:
             self._on_unknown(model, provider)

@@ -99,6 +99,11 @@ class EngineModel:
         self._blocks = blocks
         self._now = 0.0
         self._step: _Step | None = None
+        self._floor_s = profile.floor_s
+        self._slope_s = profile.slope_s
+        self._context_coef_s = profile.context_coef_s
+        self._sequence_s = profile.sequence_s
+        self._overhead_s = profile.overhead_s
         self._waiting: deque[EngineRequest] = deque()
         self._prefilling: deque[EngineRequest] = deque()
         self._decoding: list[tuple[int, int, EngineRequest]] = []  # (last index, tie, request)
@@ -152,12 +157,12 @@ class EngineModel:
 
     def step_s(self, prefill: int, *, more: int = 0, more_context: int = 0) -> float:
         """Length of a step with `prefill` prompt tokens, were `more` sequences decoding too."""
-        p, batch = self.profile, self._batch + more
+        batch = self._batch + more
         return self.slowdown * (
-            max(p.floor_s, p.slope_s * (prefill + batch))
-            + p.context_coef_s * (self._context + more_context)
-            + p.sequence_s * batch
-            + p.overhead_s
+            max(self._floor_s, self._slope_s * (prefill + batch))
+            + self._context_coef_s * (self._context + more_context)
+            + self._sequence_s * batch
+            + self._overhead_s
         )
 
     def emitted(self, request: EngineRequest) -> int:
@@ -202,26 +207,33 @@ class EngineModel:
                 step = self._plan(now, events)
                 if step is None:
                     break
-                self._step = step
             if step.ends_at > now:
+                self._step = step
                 break
             self._complete(step, events)
             self._step = None
         return events
 
-    def next_event_at(self) -> float:
-        """When `advance` may next report something if nothing is submitted (a lower bound)."""
+    def next_event_at(self, *, reports_only: bool = False) -> float:
+        """When `advance` may next report something if nothing is submitted (a lower bound).
+
+        `reports_only`: not when a request is admitted, for whoever doesn't look at the queue.
+        """
         step = self._step
         if step is not None:
             if step.chunks or self._prefilling or not self._decoding:
                 return step.ends_at
             # Decode only: nothing happens until the first sequence ends, the next one joins, or
             # the KV space is full.
-            n = min(self._decoding[0][0] - self._index, self._steps_that_fit())
-            growth = self.slowdown * self.profile.context_coef_s * self._batch
+            n = self._decoding[0][0] - self._index
+            if not self._reserves:
+                n = min(n, self._steps_that_fit())
+            growth = self.slowdown * self._context_coef_s * self._batch
             ends_at = self._now + n * (step.ends_at - self._now) + growth * n * (n - 1) / 2
             waiting = self._waiting
             if waiting and waiting[0].ready_at < ends_at and self._fits(waiting[0]):
+                if reports_only and not waiting[0].blocks:
+                    return self._first_chunk_ends_at(step, waiting[0], n)
                 return max(step.ends_at, waiting[0].ready_at)
             return ends_at
         if self._batch or self._prefilling:
@@ -243,7 +255,8 @@ class EngineModel:
                     return None
             if not self._reserves:
                 self._make_room()
-            self._admit()
+            if self._waiting and self._waiting[0].ready_at <= self._now:
+                self._admit()
             if self._prefilling:
                 return self._plan_mixed()
             if not self._run_decode(now, events):
@@ -260,6 +273,24 @@ class EngineModel:
         # come back in it.
         need = request.prompt_tokens + request._written + 1
         return self._held + self._context + self._batch + need <= p.kv_tokens
+
+    def _first_chunk_ends_at(self, step: _Step, joins: EngineRequest, free: int) -> float:
+        """When the step ends that first computes something of the request, which will join what
+        decodes; not more than `free` steps are nothing but decoding."""
+        batch, steps, admitted_at = self._batch, 1, step.ends_at
+        if admitted_at < joins.ready_at:
+            growth = self.slowdown * self._context_coef_s * batch
+            first = self.step_s(0, more_context=batch)
+            n = _steps_within(joins.ready_at - admitted_at, first, growth)
+            admitted_at += n * first + growth * n * (n - 1) / 2
+            if admitted_at < joins.ready_at:
+                admitted_at += first + growth * n
+                n += 1
+            steps += n
+        if steps >= free:
+            return max(step.ends_at, joins.ready_at)
+        chunk = min(joins.prompt_tokens + joins._written, self.profile.step_tokens - batch)
+        return admitted_at + self.step_s(max(chunk, 1), more_context=steps * batch)
 
     def _admit(self) -> None:
         waiting = self._waiting
@@ -333,37 +364,33 @@ class EngineModel:
         False: not even one more step fits.
         """
         until = now
-        if self._waiting and self._waiting[0].ready_at > self._now:
-            until = min(until, self._waiting[0].ready_at)
+        if self._waiting and self._now < self._waiting[0].ready_at < until:
+            until = self._waiting[0].ready_at
         first = self.step_s(0)
-        growth = self.slowdown * self.profile.context_coef_s * self._batch
+        growth = self.slowdown * self._context_coef_s * self._batch
         span = until - self._now
         if first > span:
             return False
-        # n steps take n*first + growth*n*(n-1)/2: the largest n that fits in `span`.
-        if growth > 0:
-            b = first - growth / 2
-            n = int((sqrt(b * b + 2 * growth * span) - b) / growth)
-        else:
-            n = int(span / first)
-        n = min(max(n, 1), self._decoding[0][0] - self._index, self._steps_that_fit())
+        n = _steps_within(span, first, growth)
+        n = min(max(n, 1), self._decoding[0][0] - self._index)
+        if not self._reserves:
+            n = min(n, self._steps_that_fit())
         spent = n * first + growth * n * (n - 1) / 2
         self._now += spent
-        self._decoded(n)
+        self._index += n
+        self._context += n * self._batch
         self.busy_s += spent
         self.steps += n
-        self._end_decoded(events)
+        if self._decoding[0][0] <= self._index:
+            self._end_decoded(events)
         return True
-
-    def _decoded(self, steps: int) -> None:
-        self._index += steps
-        self._context += steps * self._batch
 
     def _complete(self, step: _Step, events: list[EngineEvent]) -> None:
         self.busy_s += step.ends_at - self._now
         self.steps += 1
         self._now = step.ends_at
-        self._decoded(1)
+        self._index += 1
+        self._context += self._batch
         self._end_decoded(events)
         for request, chunk in step.chunks:
             if request.cancelled:
@@ -414,3 +441,14 @@ class EngineModel:
             self._held -= self._holds(request)
         self._own_blocks -= request._held
         request._held = 0
+
+
+def _steps_within(span_s: float, first_s: float, growth_s: float) -> int:
+    """How many steps fit, if each takes `growth_s` longer than the one before.
+
+    n of them take n * first + growth * n * (n - 1) / 2.
+    """
+    if growth_s > 0:
+        b = first_s - growth_s / 2
+        return int((sqrt(b * b + 2 * growth_s * span_s) - b) / growth_s)
+    return int(span_s / first_s)

@@ -29,10 +29,11 @@ Same arguments, same seed: same result, to the last bit.
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from heapq import heappop, heappush
+from threading import Lock
 from typing import Protocol
 
 from headway.core.engine import Engine
@@ -148,6 +149,7 @@ class VirtualFleet:
                 snapshot,
                 zone=zones[i % len(zones)],
                 rng=random.Random(f"{seed}/process/{i}"),
+                lock=Lock(),
                 on_event=None if on_event is None else partial(on_event, i),
             )
             for i in range(processes if clients is None else 0)
@@ -165,8 +167,9 @@ class VirtualFleet:
 
     def at(self, when: float, action: Callable[[], None]) -> None:
         """Do `action` at `when` (now, if that is past). Equal instants: in order of asking."""
-        self._order += 1
-        heapq.heappush(self._heap, (max(when, self.now), self._order, action))
+        when = max(when, self.now)
+        self._order = order = self._order + 1
+        heappush(self._heap, (when, order, action))
 
     def submit(self, arrival: Arrival) -> None:
         """Add a call, from now on."""
@@ -193,7 +196,7 @@ class VirtualFleet:
             self._started = True
             self._next_arrival()
         while heap and heap[0][0] <= until_s:
-            self.now, _, action = heapq.heappop(heap)
+            self.now, _, action = heappop(heap)
             action()
         if until_s != INFINITY:
             self.now = max(self.now, until_s)
@@ -225,6 +228,7 @@ class _Run:
 
     __slots__ = (
         "_finish",
+        "_is_waiting",
         "arrival",
         "arrived_at",
         "call",
@@ -245,6 +249,7 @@ class _Run:
         self.done = False
         self.left = False
         self._finish: Finish | None = None
+        self._is_waiting = False
 
     def begin(self) -> None:
         fleet, arrival = self.fleet, self.arrival
@@ -265,20 +270,24 @@ class _Run:
         call, fleet = self.call, self.fleet
         assert call is not None
         while not self.done and self._finish is None:
-            now = fleet.now
-            match call.next_action(now):
-                case Send(attempt):
-                    self._send(attempt)
-                case Wait(until, reason):
-                    if call.set_waker(self._woken):
-                        continue
-                    # A running attempt has timers of its own.
-                    if until != INFINITY and reason != "running":
-                        fleet.at(until, self._tick)
+            action = call.next_action(fleet.now)
+            if isinstance(action, Send):
+                self._send(action.attempt)
+            elif isinstance(action, Wait):
+                # Who has an attempt under way stands in no line, and attempts have their timers.
+                if action.reason == "running":
                     return
-                case Finish() as finish:
-                    self._finish = finish
+                self._is_waiting = True
+                if call.set_waker(self._woken):
+                    continue
+                if action.until != INFINITY:
+                    fleet.at(action.until, self._tick)
+                return
+            else:
+                self._finish = action
+                if self._is_waiting:
                     call.set_waker(None)
+                if self.requests:
                     self._drop_lost()
         self._maybe_over()
 
@@ -291,20 +300,21 @@ class _Run:
         self.fleet.at(self.fleet.now, self._tick)
 
     def _send(self, attempt: Attempt) -> None:
-        fleet = self.fleet
+        fleet, endpoint_id = self.fleet, attempt.endpoint_id
         fleet.result.attempts_sent += 1
-        fleet.inflight[attempt.endpoint_id] += 1
-        request = VirtualRequest(self, attempt, fleet.inflight[attempt.endpoint_id], fleet.now)
+        fleet.inflight[endpoint_id] = inflight = fleet.inflight[endpoint_id] + 1
+        request = VirtualRequest(self, attempt, inflight, fleet.now)
         self.requests.append(request)
         if attempt.first_token_by < attempt.deadline_at:
             fleet.at(attempt.first_token_by, lambda: self._first_token_limit(request))
-        fleet.endpoints[attempt.endpoint_id].send(request)
+        fleet.endpoints[endpoint_id].send(request)
 
     def first_token(self, request: VirtualRequest) -> None:
         call = self.call
         assert call is not None
         if call.on_first_token(request.attempt, self.fleet.now):
-            self._drop_lost()
+            if len(self.requests) > 1:
+                self._drop_lost()
             self.step()
         else:
             self.end(request, CANCELLED, told=False)
@@ -316,20 +326,7 @@ class _Run:
         request.ended = True
         self.requests.remove(request)
         fleet.inflight[attempt.endpoint_id] -= 1
-        self.log.append(
-            AttemptRecord(
-                attempt.number,
-                attempt.kind.value,
-                attempt.reason,
-                attempt.endpoint_id,
-                attempt.model,
-                attempt.started_at,
-                attempt.first_token_at,
-                fleet.now,
-                outcome,
-                attempt.lost,
-            )
-        )
+        self.log.append(AttemptRecord.of(attempt, fleet.now, outcome))
         if not told:
             fleet.endpoints[attempt.endpoint_id].cancel(request)
         call.on_outcome(attempt, outcome, fleet.now)
@@ -369,7 +366,9 @@ class _Run:
         if finish is None or self.done or self.requests:
             return
         attempt = finish.attempt
-        mine = next((a for a in self.log if attempt and a.number == attempt.number), None)
+        mine = None
+        if attempt is not None:
+            mine = next((a for a in self.log if a.number == attempt.number), None)
         self._book(mine.outcome if mine else CANCELLED, finish.rejection, mine)
 
     def _book(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headway.core.model import INFINITY, CallFacts, FailureClass, Outcome, Rejection
+from headway.core.model import INFINITY, Attempt, CallFacts, FailureClass, Outcome, Rejection
 
 
 class Served(NamedTuple):
@@ -42,9 +42,24 @@ class AttemptRecord(NamedTuple):
     outcome: Outcome
     lost: bool
 
+    @classmethod
+    def of(cls, attempt: Attempt, ended_at: float, outcome: Outcome) -> AttemptRecord:
+        """What became of an attempt."""
+        return cls(
+            attempt.number,
+            attempt.kind._value_,  # what `value` returns, without its descriptor
+            attempt.reason,
+            attempt.endpoint_id,
+            attempt.model,
+            attempt.started_at,
+            attempt.first_token_at,
+            ended_at,
+            outcome,
+            attempt.lost,
+        )
 
-@dataclass(frozen=True, slots=True)
-class CallRecord:
+
+class CallRecord(NamedTuple):
     """One call, ended. For a stream `ended_at` is the stream's end."""
 
     process: int

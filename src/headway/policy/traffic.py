@@ -236,7 +236,7 @@ def _budget_text(budget: TenantBudget | None) -> str:
 
 
 def _endpoint_settings(old: Endpoint, new: Endpoint) -> Iterator[Setting]:
-    names = [field.name for field in dataclasses.fields(Endpoint)]
+    names = [field.name for field in dataclasses.fields(Endpoint) if field.init]
     yield from map(_veiled, _settings(old, new, names))
 
 

@@ -60,6 +60,7 @@ class Reservation(NamedTuple):
     """What is set aside for one call."""
 
     tenants: Tenants
+    tenant: str
     purse: Purse
     period: int
     amount: int
@@ -109,15 +110,18 @@ class Tenants:
             is_carried = purse.reserve(amount, now, anyway=anyway)
             self._active[tenant] = purse
             if is_carried:
-                return Reservation(self, purse, purse.period, amount)
+                return Reservation(self, tenant, purse, purse.period, amount)
             resets_in_s = max(0.0, purse.ends_at - now)
             why = _why(purse, amount)
         raise _refusal(tenant, budget.max_cost, why, resets_in_s, self._wall_clock())
 
     def correct(self, reserved: Reservation, cost: int) -> None:
         """The call is over: what it cost takes the place of what was reserved."""
+        tenant, purse = reserved.tenant, reserved.purse
         with self._lock:
-            reserved.purse.correct(reserved.amount, cost, reserved.period)
+            purse.correct(reserved.amount, cost, reserved.period)
+            if self._purses.get(tenant) is purse:
+                self._active[tenant] = purse  # a long call: it may have been idle meanwhile
 
     def _purse(self, tenant: str, terms: Terms, now: float) -> Purse:
         purse = self._purses.get(tenant)

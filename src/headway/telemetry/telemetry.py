@@ -44,7 +44,7 @@ EXHAUSTED_EVERY_S = 10.0
 POOLS_MAX = 256
 SHED_QUIET_S = 10.0
 """Shedding is over after this long without a refusal."""
-_SHED_REASONS = frozenset({"queue_full", "queue_wait"})
+_SHED_REASONS = frozenset({"queue_full", "queue_wait", "yielded"})
 
 
 class Telemetry(TaskObserver):

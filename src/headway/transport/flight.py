@@ -230,7 +230,8 @@ class Flight:
         """Whether what this attempt brought goes up as it is, and the SDK decides about another."""
         if not self.is_delegated:
             return False
-        return trial.outcome is None or not trial.outcome.free_retry
+        is_broken = trial.error is not None  # the SDK sends again by itself, free of charge or not
+        return is_broken or trial.outcome is None or not trial.outcome.free_retry
 
     def observed(self) -> Trial:
         """Observing: the attempt that would be made now, for the books; where none would be, one

@@ -39,6 +39,7 @@ from headway.transport.decode import (
 )
 from headway.transport.home import Origin
 from headway.transport.limits import Limits, limit_reads
+from headway.transport.resends import sends_before
 from headway.transport.sse import StreamObserver
 from headway.transport.sse_lines import BLANK
 
@@ -372,11 +373,11 @@ class Trial:
         reused = desk.is_warm(self.origin)
         if reused and self.limits.has_connected and self.flight.had_stale(self):
             reused = False  # a second break, on a connection that was made for it
+        if reused and self.flight.is_delegated and sends_before(self.flight.request):
+            reused = False  # the SDK has sent it before: once per call, as above
         outcome = quirks.classify_exception(exc, phase=phase, reused=reused)
         if phase == "send" and outcome is not None and not outcome.free_retry:
             desk.broken(self.origin)
-        if outcome is not None and self.flight.is_delegated:
-            outcome = outcome._replace(free_retry=False)  # the SDK sends again by itself
         return outcome
 
     # -- in the application's hands (see `handover`)

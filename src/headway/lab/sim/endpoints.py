@@ -72,6 +72,8 @@ class _Gate:
 
     def refusal(self, request: VirtualRequest) -> Outcome | None:
         """What the endpoint says instead of serving; None: it serves."""
+        if not self.faults and self._meter is None:
+            return None
         now = request.fleet.now
         for fault in self.faults:
             if not fault.active(now):
@@ -102,13 +104,16 @@ class _Gate:
 class SimEngine:
     """An engine behind a network, with faults on its time line and other callers on its queue."""
 
-    def __init__(self, site: Site, faults: Sequence[Fault], one_way: OneWay) -> None:
+    def __init__(
+        self, site: Site, faults: Sequence[Fault], one_way: OneWay, *, is_watched: bool = True
+    ) -> None:
         self.gate = _Gate(site, faults, one_way)
         self.engine = EngineModel(site.profile)
+        self._is_watched = is_watched or site.queue_max is not None
+        """Somebody looks at the engine's queue: it is brought up to date at each change."""
         self._jobs: dict[EngineRequest, tuple[VirtualRequest, float, bool]] = {}
         self._by_request: dict[VirtualRequest, EngineRequest] = {}
         self._wake_at = NEVER
-        self._hanging: set[VirtualRequest] = set()
 
     def prepare(
         self,
@@ -202,7 +207,8 @@ class SimEngine:
 
     def _schedule(self, fleet: VirtualFleet) -> None:
         # A hair late: an instant that rounding put before the event would never reach it.
-        due = max(self.engine.next_event_at(), fleet.now) + 1e-9
+        due = self.engine.next_event_at(reports_only=not self._is_watched)
+        due = max(due, fleet.now) + 1e-9
         if due < self._wake_at:
             self._wake_at = due
             fleet.at(due, partial(self._wake, fleet, due))
@@ -214,7 +220,10 @@ class SimEngine:
             self._schedule(fleet)
 
     def _run(self, fleet: VirtualFleet) -> None:
-        for kind, job, at in self.engine.advance(fleet.now):
+        events = self.engine.advance(fleet.now)
+        if not events:
+            return
+        for kind, job, at in events:
             known = self._jobs.get(job)
             if known is None:
                 continue
@@ -237,7 +246,7 @@ def answered(prompt: int, cached: int, output: int) -> Outcome:
     """A full answer with its usage."""
     return Outcome(
         FailureClass.OK,
-        status=200,
+        200,
         input_tokens=prompt,
         cached_tokens=cached,
         output_tokens=output,
@@ -294,13 +303,21 @@ SimEndpoint = SimEngine | SimHosted
 
 
 def make_endpoints(
-    sites: Sequence[Site], faults: Sequence[Fault], one_way: Callable[[str], OneWay]
+    sites: Sequence[Site],
+    faults: Sequence[Fault],
+    one_way: Callable[[str], OneWay],
+    *,
+    is_watched: bool = True,
 ) -> Mapping[str, SimEndpoint]:
-    """A model per site; `one_way(zone)` says how far each process is."""
+    """A model per site; `one_way(zone)` says how far each process is. `is_watched`: somebody looks
+    at their queues, and not only at what they answer."""
     made: dict[str, SimEndpoint] = {}
     for site in sites:
-        kind = SimHosted if site.engine == "hosted" else SimEngine
-        made[site.id] = kind(site, faults, one_way(site.zone))
+        away = one_way(site.zone)
+        if site.engine == "hosted":
+            made[site.id] = SimHosted(site, faults, away)
+        else:
+            made[site.id] = SimEngine(site, faults, away, is_watched=is_watched)
     return made
 
 

@@ -108,6 +108,8 @@ class Booking:
         self._tasks = self._tasks_ok = 0
         self._usd = self._wasted_usd = 0.0
         self._class: dict[str, list[int]] = {}
+        self._rates: dict[str, tuple[Price, float, float, float]] = {}
+        """Endpoint -> (price, and USD per million: input, cached input, output)."""
 
     def bin(self, at: float) -> int:
         """The time line's bin of an instant."""
@@ -126,14 +128,15 @@ class Booking:
         usd = 0.0
         facts = record.facts
         assert isinstance(facts, TurnFacts)
+        is_counted = self._counts(record.arrived_at)
         for attempt in record.attempts:
             self._sends[attempt.endpoint_id][self.bin(attempt.started_at)] += 1
-            part = _cost(attempt, facts, self.prices[attempt.endpoint_id])
+            part = self._cost(attempt, facts)
             usd += part
-            if attempt.outcome.kind is not FailureClass.OK and self._counts(record.arrived_at):
+            if attempt.outcome.kind is not FailureClass.OK and is_counted:
                 self._wasted_usd += part
         self._lines(record, usd)
-        if not self._counts(record.arrived_at):
+        if not is_counted:
             return usd
         self._calls += 1
         self._attempts += len(record.attempts)
@@ -150,6 +153,23 @@ class Booking:
             self._failed += 1
             self._refused += record.rejection is not None
         return usd
+
+    def _cost(self, attempt: AttemptRecord, facts: TurnFacts) -> float:
+        """USD of one attempt. One that broke after it began is charged its prompt."""
+        outcome = attempt.outcome
+        if outcome.kind is FailureClass.OK:
+            prompt, cached = outcome.input_tokens or 0, outcome.cached_tokens or 0
+            output = outcome.output_tokens or 0
+        elif attempt.first_token_at is not None:
+            prompt, cached, output = facts.prompt_tokens, 0, 0
+        else:
+            return 0.0
+        price = self.prices[attempt.endpoint_id]
+        rates = self._rates.get(attempt.endpoint_id)
+        if rates is None or rates[0] is not price:
+            rates = self._rates[attempt.endpoint_id] = _rates(price)
+        _, full, known, out = rates
+        return ((prompt - cached) * full + cached * known + output * out) / 1e6
 
     def _counts(self, at: float) -> bool:
         return self._warmup_s <= at < self._duration_s
@@ -250,17 +270,7 @@ FINE_S = 5.0
 RECOVERY_S = 30.0
 
 
-def _cost(attempt: AttemptRecord, facts: TurnFacts, price: Price) -> float:
-    """USD of one attempt. One that broke after it began is charged its prompt."""
-    outcome = attempt.outcome
-    if outcome.kind is FailureClass.OK:
-        prompt, cached = outcome.input_tokens or 0, outcome.cached_tokens or 0
-        output = outcome.output_tokens or 0
-    elif attempt.first_token_at is not None:
-        prompt, cached, output = facts.prompt_tokens, 0, 0
-    else:
-        return 0.0
+def _rates(price: Price) -> tuple[Price, float, float, float]:
     full = float(price.input_per_mtok or 0)
     known = float(price.cached_input_per_mtok or price.input_per_mtok or 0)
-    out = float(price.output_per_mtok or 0)
-    return ((prompt - cached) * full + cached * known + output * out) / 1e6
+    return price, full, known, float(price.output_per_mtok or 0)

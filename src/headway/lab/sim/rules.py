@@ -11,10 +11,11 @@ import math
 import random
 from abc import abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 from headway.core.model import Attempt, CallFacts, FailureClass, Outcome
+from headway.core.snapshot import Price
 from headway.lab.engine_model import BLOCK_TOKENS
 from headway.lab.sim.plain import Rules
 from headway.lab.sim.workload import TurnFacts
@@ -304,6 +305,28 @@ def with_prices(prices: dict[str, float]) -> type[LiteLLMCost]:
     return type("LiteLLMCost", (LiteLLMCost,), {"prices": prices})
 
 
+class RandomShed(WeightedRandom):
+    """Weighted random, and every call is refused with the same chance, whatever task it is of: the
+    control of shedding by task. `shedding` sets the chance."""
+
+    share = 0.0
+
+    def pick(self, facts: CallFacts, now: float) -> str | None:
+        """None: refused."""
+        return None if self.rng.random() < self.share else super().pick(facts, now)
+
+
+def shedding(load: float, turns: int) -> type[RandomShed]:
+    """The rule with the chance at which tasks of so many turns, each over with its first refusal,
+    offer exactly what the fleet carries."""
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2.0
+        asked = (1.0 - (1.0 - middle) ** turns) / middle / turns
+        low, high = (middle, high) if load * asked > 1.0 else (low, middle)
+    return type("RandomShed", (RandomShed,), {"share": high if load > 1.0 else 0.0})
+
+
 RULES: dict[str, type[Rules]] = {
     "plain": Fixed,
     "random": Uniform,
@@ -318,4 +341,14 @@ RULES: dict[str, type[Rules]] = {
     "litellm_latency": LiteLLMLatency,
     "litellm_usage": LiteLLMUsage,
     "litellm_cost": LiteLLMCost,
+    "random_shed": RandomShed,
 }
+
+
+def rule_for(name: str, prices: Mapping[str, Price], load: float, turns: int) -> type[Rules]:
+    """The rule of a name, for a fleet with these prices and visits of so many turns."""
+    if name == "litellm_cost":
+        return with_prices({e: float(p.output_per_mtok or 0) for e, p in prices.items()})
+    if name == "random_shed":
+        return shedding(load, turns)
+    return RULES[name]

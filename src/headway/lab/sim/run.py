@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
+from threading import Lock
 
+from headway.core.breaker import State
 from headway.core.engine import Engine
-from headway.core.model import INFINITY
 from headway.core.snapshot import (
     Capacity,
     DeadlinePolicy,
@@ -19,16 +22,16 @@ from headway.core.snapshot import (
     Price,
     Route,
     Snapshot,
-    WeightTable,
 )
 from headway.lab.sim.bound import BOUND, unloaded
 from headway.lab.sim.endpoints import OneWay, SimEngine, as_models, make_endpoints
 from headway.lab.sim.figures import BINS, Booking, Figures
 from headway.lab.sim.plain import PlainClient, Rules
-from headway.lab.sim.rules import RULES, with_prices
+from headway.lab.sim.rules import RULES, rule_for
 from headway.lab.sim.scenario import Scenario
 from headway.lab.sim.seeing import SEEING
 from headway.lab.sim.sites import HOSTED_CALLS_PER_S, Site, measure, rtt_s
+from headway.lab.sim.sizes import table_of
 from headway.lab.sim.workload import Turn, TurnFacts, Visit, Workload, builtin, from_file
 from headway.lab.virtual import VirtualFleet
 from headway.lab.virtual_client import Client
@@ -37,6 +40,10 @@ from headway.lab.virtual_records import Arrival, CallRecord
 CORE = ("headway", "core:")
 """`headway` is the default strategy; `core:NAME` another one of `core.select.STRATEGIES`."""
 MODEL = "m"
+UNLIMITED = Capacity()
+COLLECT_AFTER = 50_000  # objects made, less those gone, between two searches for cycles
+VISITS = 400
+"""How many are looked at, to know how many calls each makes."""
 FRESH_S = 2.0
 """How often the freshest policies are published."""
 
@@ -67,6 +74,17 @@ def weights_of(fleet: Sequence[Site], workload: Workload) -> dict[str, float]:
     return {s.id: by_capacity[s.id] * (1.0 if s.weight is None else s.weight) for s in fleet}
 
 
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Search for cycles seldom: a call leaves none, and a search looks at all that there is."""
+    usual = gc.get_threshold()
+    gc.set_threshold(COLLECT_AFTER, *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
 class Publisher:
     """Makes the documents: weights, profiles, and the load that was seen since the last one."""
 
@@ -89,14 +107,12 @@ class Publisher:
         scenario = self._scenario
         self._version += 1
         fleet = self.cell(cell)
-        total = sum(self.weights[s.id] for s in fleet)
-        shares = tuple((s.id, self.weights[s.id] / total) for s in fleet)
         selection = scenario.options.selection
         if self._algorithm:
             selection = replace(selection, algorithm=self._algorithm)
         route = Route(
             name="r",
-            weights=WeightTable(by_zone={"*": ((INFINITY, shares),)}),
+            weights=table_of(fleet, self._workload, scenario.sizes, self.weights),
             endpoint_ids=frozenset(s.id for s in fleet),
             selection=selection,
             affinity=scenario.options.affinity,
@@ -117,7 +133,7 @@ class Publisher:
         scenario = self._scenario
         is_planned = scenario.is_planned and site.engine != "hosted"
         share = 1.0 / scenario.processes
-        limits = Capacity()
+        limits = UNLIMITED
         if site.publishes_limits and (site.rpm or site.tpm):
             limits = Capacity(
                 rpm=site.rpm * share if site.rpm else None,
@@ -156,10 +172,14 @@ class Run:
     def __init__(self, scenario: Scenario, contender: str, seed: int) -> None:
         self.scenario, self.contender, self.seed = scenario, contender, seed
         self.workload = workload_of(scenario)
+        self._turns = len(self.workload.sample(VISITS, seed=2)) / VISITS
         if contender == BOUND:
             self.endpoints = unloaded(scenario.fleet, self._one_way)
         else:
-            self.endpoints = make_endpoints(scenario.fleet, scenario.faults, self._one_way)
+            is_watched = contender in SEEING
+            self.endpoints = make_endpoints(
+                scenario.fleet, scenario.faults, self._one_way, is_watched=is_watched
+            )
         algorithm = contender.removeprefix("core:") if contender.startswith("core:") else ""
         self.publisher = Publisher(scenario, self.workload, algorithm)
         ids = [s.id for s in scenario.fleet]
@@ -203,7 +223,7 @@ class Run:
         rng = random.Random(f"{self.seed}/process/{process}/{self._generation}")
         if self.contender.startswith(CORE):
             place = self._place(process)
-            engine = Engine(self._snapshots[place], zone=place[0], rng=rng)
+            engine = Engine(self._snapshots[place], zone=place[0], rng=rng, lock=Lock())
             self.engines.append(engine)
             return engine
         ids = [s.id for s in self.publisher.cell(process % self.scenario.cells)]
@@ -211,10 +231,9 @@ class Run:
         seeing = SEEING.get(self.contender)
         if seeing is not None:
             return self._plain(seeing(ids, weights, rng, process, self.endpoints), rng)
-        kind = RULES["random" if self.contender == BOUND else self.contender]
-        if self.contender == "litellm_cost":
-            prices = self.publisher.prices
-            kind = with_prices({e: float(p.output_per_mtok or 0) for e, p in prices.items()})
+        name = "random" if self.contender == BOUND else self.contender
+        turns = round(self._turns)
+        kind = rule_for(name, self.publisher.prices, self.scenario.load, turns)
         return self._plain(kind(ids, weights, rng, process), rng)
 
     def _plain(self, rule: Rules, rng: random.Random) -> PlainClient:
@@ -228,9 +247,7 @@ class Run:
         """Visits per second."""
         scenario = self.scenario
         calls = scenario.load * sum(capacity(s, self.workload) for s in scenario.fleet)
-        turns = self.workload.sample(400, seed=2)
-        visits = len(turns) / 400
-        return calls / visits
+        return calls / self._turns
 
     def _schedule(self) -> None:
         scenario, fleet = self.scenario, self.fleet
@@ -337,13 +354,14 @@ class Run:
         self.fleet.clients[:] = [self._client(i) for i in range(self.scenario.processes)]
 
     def _look(self) -> None:
-        opens: dict[str, float] = {}
-        if self.engines:
-            counts: dict[str, int] = {}
-            for engine in self.engines:
-                for endpoint, state in engine.breaker_states():
-                    counts[endpoint] = counts.get(endpoint, 0) + (state != "closed")
-            opens = {e: n / len(self.engines) for e, n in counts.items()}
+        counts: dict[str, int] = {}
+        for engine in self.engines:
+            for endpoint, state in engine.world.states.items():
+                for breaker in state.breakers.values():
+                    if breaker.state is not State.CLOSED:
+                        counts[endpoint] = counts.get(endpoint, 0) + 1
+                        break
+        opens = {e: n / len(self.engines) for e, n in counts.items()}
         self.booking.looked(self.fleet.now, self.fleet.inflight, opens)
 
     def go(self, *, lines: bool = True) -> Figures:
@@ -352,9 +370,10 @@ class Run:
             step = self.scenario.duration_s / BINS
             for i in range(BINS):
                 self.fleet.at((i + 0.5) * step, self._look)
-        began = time.process_time()
-        self.fleet.run(until_s=self.scenario.duration_s * 4)
-        spent = time.process_time() - began
+        with _few_collections():
+            began = time.process_time()
+            self.fleet.run(until_s=self.scenario.duration_s * 4)
+            spent = time.process_time() - began
         figures = self.booking.figures(self.contender, self.seed, lines=lines)
         figures.simulated_per_cpu_s = self.fleet.result.calls_ended / max(spent, 1e-9)
         return figures

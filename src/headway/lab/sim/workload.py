@@ -101,7 +101,16 @@ def _single(one: Lengths | TraceCall) -> Visit:
 
 def calls_of(lengths: Sequence[Lengths | TraceCall]) -> Body:
     """Single calls of these lengths, drawn evenly."""
-    return lambda rng: _single(lengths[int(rng.random() * len(lengths))])
+    made: dict[int, Visit] = {}
+
+    def make(rng: random.Random) -> Visit:
+        which = int(rng.random() * len(lengths))
+        visit = made.get(which)
+        if visit is None:
+            visit = made[which] = _single(lengths[which])
+        return visit
+
+    return make
 
 
 def sessions_of(
