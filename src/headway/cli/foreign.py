@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeVar, cast
 
-from headway.cost import MONEY, PICO_USD, plain
+from headway.cost import MONEY, PICO_USD, ZERO, plain
 from headway.policy.fields import JsonPath
 from headway.policy.parse import path_text
 
@@ -199,4 +199,4 @@ def per_mtok(cost: str | float) -> str:
 def usd(cost: str | float, *, times: int = 1) -> str:
     """An amount as a document may have it."""
     amount = Decimal(cost if isinstance(cost, str) else repr(cost)) * times
-    return plain(amount.quantize(PICO_USD, context=MONEY))
+    return plain(amount.quantize(PICO_USD, context=MONEY) or ZERO)  # there is a zero below zero

@@ -144,7 +144,7 @@ def _credential(reading: Reading, path: JsonPath, name: str) -> str:
     if key:
         reading.lost((*path, "api_key"), f"a key in the file is not taken over: {declare}")
     else:
-        reading.differs(path, f"names no key: {declare}")
+        reading.differs(path if key is None else (*path, "api_key"), f"names no key: {declare}")
     return name
 
 
