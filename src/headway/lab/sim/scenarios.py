@@ -79,7 +79,7 @@ def _sizes(load: int) -> Scenario:
     return replace(
         _cell("mixed", load),
         name=f"mixed-{load}-sizes",
-        about=f"the same at {load} % load; prompts over 2,000 tokens go to the H100s alone",
+        about=f"engines of three kinds, {load} % load, prompts over 2,000 tokens on H100s alone",
         sizes=Sizes(2000, ("c", "d", "e")),
         contenders=("headway", "weighted_random", "gateway"),
         checks=(
