@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from headway.core.eject import PeerEjector
 from headway.core.snapshot import (
     Capacity,
     Snapshot,
@@ -164,3 +165,44 @@ def test_a_plan_is_the_profile_at_one_load() -> None:
 def test_sizes_of_prompts_are_told_apart_at_their_bounds() -> None:
     assert [size_bucket(n) for n in (0, *SIZE_BUCKETS)] == [0, 0, 1, 2]
     assert [size_bucket(n + 1) for n in SIZE_BUCKETS] == [1, 2, 3]
+
+
+# --------------------------------------------------------------------------- the window of peers
+
+
+def ejector_of(results: dict[int, dict[str, tuple[int, int]]], *, until: int) -> list[str]:
+    """Who is ejected by the end of interval `until`, of results (good, bad) by interval and peer."""
+    ejector = PeerEjector(0.0)
+    out: list[str] = []
+    for interval in range(1, until + 1):
+        for name, (good, bad) in results.get(interval, {}).items():
+            for i in range(good + bad):
+                ejector.record(name, ok=i < good)
+        out += [name for name, _ in ejector.sweep(60, 10.0 * interval)[0]]
+    return out
+
+
+PEERS = {f"p{i}": (20, 0) for i in range(19)}
+
+
+@pytest.mark.parametrize(("later", "is_remembered"), [(12, True), (13, False)])
+def test_failures_are_held_against_a_peer_for_twelve_intervals(
+    later: int, is_remembered: bool
+) -> None:
+    seen = {1: {"a": (0, 10)}, later: PEERS}
+
+    assert ejector_of(seen, until=later) == (["a"] if is_remembered else [])
+
+
+def test_successes_count_for_as_long() -> None:
+    now = {**PEERS, "a": (0, 10)}
+
+    assert ejector_of({1: {"a": (100, 0)}, 13: now}, until=13) == ["a"]
+    assert ejector_of({1: {"a": (1000, 0)}, 12: now}, until=12) == []
+
+
+def test_each_result_counts_once() -> None:
+    many = {f"p{i}": (1000, 0) for i in range(19)}
+
+    assert ejector_of({1: {**many, "a": (17, 3)}}, until=1) == ["a"]
+    assert ejector_of({1: {**many, "a": (18, 2)}}, until=1) == []

@@ -160,7 +160,6 @@ def test_the_short_way_leads_where_the_long_one_does() -> None:
             # the next one begins with that call under way
             assert careful.candidate is not None
             careful.candidate.state.inflight += 1
-    print(seen)
     assert min(seen[reason] for reason in ("none", "weight", "affinity", "predicted")) >= 10
 
 

@@ -27,7 +27,7 @@ def fleet() -> Iterator[ServingFleet]:
 @pytest.fixture
 def client(fleet: ServingFleet) -> Iterator[OpenAI]:
     fleet.start_run()
-    with OpenAI(base_url=fleet.base_url("a"), api_key="k", max_retries=0, timeout=3) as client:
+    with OpenAI(base_url=fleet.base_url("a"), api_key="k", max_retries=0, timeout=20) as client:
         yield client
 
 

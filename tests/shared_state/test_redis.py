@@ -57,7 +57,7 @@ def test_many_at_once_take_no_more_than_one(redis_server: Any) -> None:
         thread.join()
     took_s = time.monotonic() - began
     assert sum(taken) <= 50.0 * (took_s + 1.0) + 0.01
-    assert sum(taken) >= 50.0 * 1.5  # a second's worth at once, then as it accrues
+    assert sum(taken) >= 50.0 * 1.2  # a second's worth at once, then as it accrues
 
 
 def test_the_clocks_of_clients_do_not_matter(

@@ -15,7 +15,6 @@ from threading import Lock
 
 from headway.core.breaker import State
 from headway.core.engine import Engine
-from headway.core.model import INFINITY
 from headway.core.snapshot import (
     Capacity,
     DeadlinePolicy,
@@ -23,7 +22,6 @@ from headway.core.snapshot import (
     Price,
     Route,
     Snapshot,
-    WeightTable,
 )
 from headway.lab.sim.bound import BOUND, unloaded
 from headway.lab.sim.endpoints import OneWay, SimEngine, as_models, make_endpoints
@@ -33,6 +31,7 @@ from headway.lab.sim.rules import RULES, rule_for
 from headway.lab.sim.scenario import Scenario
 from headway.lab.sim.seeing import SEEING
 from headway.lab.sim.sites import HOSTED_CALLS_PER_S, Site, measure, rtt_s
+from headway.lab.sim.sizes import table_of
 from headway.lab.sim.workload import Turn, TurnFacts, Visit, Workload, builtin, from_file
 from headway.lab.virtual import VirtualFleet
 from headway.lab.virtual_client import Client
@@ -108,14 +107,12 @@ class Publisher:
         scenario = self._scenario
         self._version += 1
         fleet = self.cell(cell)
-        total = sum(self.weights[s.id] for s in fleet)
-        shares = tuple((s.id, self.weights[s.id] / total) for s in fleet)
         selection = scenario.options.selection
         if self._algorithm:
             selection = replace(selection, algorithm=self._algorithm)
         route = Route(
             name="r",
-            weights=WeightTable(by_zone={"*": ((INFINITY, shares),)}),
+            weights=table_of(fleet, self._workload, scenario.sizes, self.weights),
             endpoint_ids=frozenset(s.id for s in fleet),
             selection=selection,
             affinity=scenario.options.affinity,

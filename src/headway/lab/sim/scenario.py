@@ -18,6 +18,7 @@ from headway.core.snapshot import (
 from headway.lab.faults import Fault
 from headway.lab.sim.arrivals import Arrivals
 from headway.lab.sim.sites import Site
+from headway.lab.sim.sizes import Sizes
 
 
 class Check(NamedTuple):
@@ -93,6 +94,8 @@ class Scenario:
     """A document is published every so often, and taken up within half of that."""
     is_planned: bool = True
     """Whether the policy carries profiles; without, residuals are over the pool's own mean."""
+    sizes: Sizes | None = None
+    """Documents give weights per prompt size."""
     states_observed: bool = False
     """Documents state the load that was seen at each endpoint, instead of the one planned."""
     freeze: tuple[float, float] | None = None

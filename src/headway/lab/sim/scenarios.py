@@ -15,6 +15,7 @@ from headway.lab.faults import Fault, FaultKind
 from headway.lab.sim.arrivals import GammaTimes, SteppedTimes
 from headway.lab.sim.scenario import Check, PriceChange, Scenario
 from headway.lab.sim.sites import Site, changed, sites
+from headway.lab.sim.sizes import Sizes
 
 LITELLM = ("litellm_shuffle", "litellm_least_busy", "litellm_latency", "litellm_usage")
 CLIENTS = (
@@ -71,6 +72,22 @@ def _cell(fleet: str, load: int, age_s: float = 10.0) -> Scenario:
         contenders=ALL if age_s == 10.0 else ("headway", "core:min_cost", "gateway"),
         checks=tuple(checks if age_s == 10.0 else checks[:1]),
         tags=frozenset({"grid"}),
+    )
+
+
+def _sizes(load: int) -> Scenario:
+    return replace(
+        _cell("mixed", load),
+        name=f"mixed-{load}-sizes",
+        about=f"engines of three kinds, {load} % load, prompts over 2,000 tokens on H100s alone",
+        sizes=Sizes(2000, ("c", "d", "e")),
+        contenders=("headway", "weighted_random", "gateway"),
+        checks=(
+            Check("ttft_p99_s", over="gateway", at_most=1.8),
+            Check("ttft_s", over="gateway", at_most=1.9),
+            Check("mean_s", over="gateway", at_most=GATEWAY_BOUND[load]),
+        ),
+        tags=frozenset(),
     )
 
 
@@ -531,6 +548,16 @@ def _scale() -> Scenario:
     )
 
 
+def _scale_whole() -> Scenario:
+    return replace(
+        _scale(),
+        name="scale-whole",
+        about="1,000 processes that each know all of 1,000 endpoints",
+        processes=1000,
+        cells=1,
+    )
+
+
 SCENARIOS: dict[str, Callable[[], Scenario]] = {
     **{
         f"{fleet}-{load}": partial(_cell, fleet, load)
@@ -542,6 +569,8 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
         for fleet in FLEETS
         for age in (0.0, 60.0, 300.0)
     },
+    "mixed-70-sizes": partial(_sizes, 70),
+    "mixed-85-sizes": partial(_sizes, 85),
     "bursty-70": _bursty,
     "code-50": _code,
     "surge": _surge,
@@ -573,6 +602,7 @@ SCENARIOS: dict[str, Callable[[], Scenario]] = {
     "overload-2x": partial(_overload, 2.0),
     "overload-3x": partial(_overload, 3.0),
     "scale": _scale,
+    "scale-whole": _scale_whole,
 }
 
 
