@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from headway.policy.sources import PolicyArgument
     from headway.router import Router
 
+OneT = TypeVar("OneT", bound="openai.OpenAI | openai.AsyncOpenAI")
 ClientT = TypeVar("ClientT", bound="openai.OpenAI | openai.AsyncOpenAI | ModuleType")
 EndpointClients: TypeAlias = (
     "openai.OpenAI | openai.AsyncOpenAI | Sequence[openai.OpenAI | openai.AsyncOpenAI]"
@@ -114,7 +115,7 @@ def wrap(  # long: the checks of one public call
     if transport is not None:
         base = _over_aiohttp(client, transport)
     http: Any = base._client
-    if isinstance(getattr(http, "_transport", None), Transport | AsyncTransport):
+    if _is_wrapped(http):
         raise WrapError(
             "this client is wrapped already. Wrap the original client, or use what wrap() returned."
         )
@@ -194,7 +195,20 @@ def _copy_of(client: openai.OpenAI | openai.AsyncOpenAI, http: Any) -> object:
     return wrapped
 
 
-def _clone(http: Any, transport: Transport | AsyncTransport) -> Any:
+def over(client: OneT, transport: object) -> OneT:
+    """The same client, whose requests go through another transport: proxies, mounts and connections
+    of its own are left out, hooks and all that the SDK sets stay."""
+    http: Any = client._client
+    if _is_wrapped(http):
+        return client  # `wrap` refuses it
+    return cast("OneT", _copy_of(client, _clone(http, transport)))
+
+
+def _is_wrapped(http: object) -> bool:
+    return isinstance(getattr(http, "_transport", None), Transport | AsyncTransport)
+
+
+def _clone(http: Any, transport: object) -> Any:
     """The user's http client with our transport in it; everything else is shared with it."""
     clone: Any = object.__new__(_clone_class(http.__class__))
     clone.__dict__.update(http.__dict__)

@@ -40,6 +40,7 @@ from headway.core.views import EndpointStatus, Explanation, PoolStatus, VersionS
 from headway.cost import ZERO, Pricer
 from headway.credentials import Credential, credential_named
 from headway.errors import HeadwayError
+from headway.legible import status_text, unrouted
 from headway.policy.builtin import pass_through
 from headway.policy.decide import PolicyStatus
 from headway.policy.supply import PolicySupply
@@ -47,6 +48,7 @@ from headway.record import Books, CallRecord, ObservedCalls, Tenants, TenantStat
 from headway.share.board import Board
 from headway.share.shelf import Shelf
 from headway.task import current_scope
+from headway.task.observe import is_disabled
 from headway.transport import body as bodies
 from headway.transport.pins import PinMap
 from headway.transport.signer import Signer, signers_of, with_signers
@@ -93,6 +95,9 @@ class RouterStatus(NamedTuple):
     """How the fleet's rates are shared; None without `shared_state`."""
     tenants: tuple[TenantStatus, ...] = ()
     """Tenants with a budget that had calls here."""
+
+    def __str__(self) -> str:
+        return status_text(self)
 
 
 class Router:
@@ -161,7 +166,7 @@ class Router:
         if mode not in MODES:
             raise HeadwayError(f"mode must be one of {', '.join(MODES)}; got {mode!r}")
         self.mode = mode
-        self.disabled = os.environ.get("HEADWAY_DISABLED", "").strip().lower() in _TRUE
+        self.disabled = is_disabled()
         self.clock: Callable[[], float] = clock if clock is not None else time.monotonic
         self.wall_clock: Callable[[], float] = getattr(clock, "wall", time.time)
         self.rng: Rng = rng if rng is not None else random.Random()
@@ -267,7 +272,8 @@ class Router:
     ) -> Explanation:
         """Why a call would go to A and not to B: candidates, score terms, filters. Sends nothing.
 
-        `prompt` is a user message or a whole `messages` list.
+        `prompt` is a user message or a whole `messages` list. Where no route matches, `route` is
+        None, and `why` says what becomes of such a call and which models' names are near.
         """
         body = _body_of(model, prompt)
         peeked = bodies.peek(body, surface)
@@ -281,7 +287,10 @@ class Router:
             prefix=bodies.prefix_hashes(body, peeked),
             max_output_tokens=max_output_tokens,
         )
-        return self.engine.explain(facts, self.clock())
+        found = self.engine.explain(facts, self.clock())
+        if found.route is not None:
+            return found
+        return found._replace(why=unrouted(model, surface, self.engine.snapshot))
 
     def take_retry(self, model: str | None = None) -> bool:
         """Take one token for a retry that the application makes itself; False: don't.
@@ -402,7 +411,10 @@ class Router:
 
     def _on_event(self, event: Event) -> None:
         if type(event) not in _RECORDED and not _is_only_observed(event, self.mode):
-            self._telemetry.on_event(event)
+            try:
+                self._telemetry.on_event(event)
+            except Exception:  # noqa: BLE001 - whatever an exporter raises
+                _log.exception("headway: telemetry failed to take an event; the call goes on")
         if self._hook is not None:
             try:
                 self._hook(event)
@@ -435,7 +447,6 @@ def _body_of(model: str, prompt: str | Sequence[Mapping[str, Any]]) -> bytes:
     return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-_TRUE = frozenset({"1", "true", "yes", "on"})
 _routers: weakref.WeakSet[Router] = weakref.WeakSet()
 
 

@@ -146,6 +146,17 @@ def test_order_and_weights() -> None:
     assert "router_settings.model_group_alias.n.hidden" in lost
 
 
+def test_a_deployment_that_a_shuffle_draws_last_is_a_fallback() -> None:
+    tree = tree_of("shuffle")
+    del tree["model_list"][1]["litellm_params"]["rpm"]
+    found = imported(tree)
+    [route] = found.policy["routes"]
+
+    assert route["weights"] == {"eu": 6}
+    assert route["fallback"] == [{"endpoint": "gpt-4o-1"}]
+    assert "model_list[1]" in places(found, lost=False)
+
+
 # ----------------------------------------------------------------------------- the command
 
 

@@ -24,7 +24,7 @@ from headway.core.model import (
     Usage,
 )
 from headway.core.snapshot import Endpoint, Price
-from headway.cost import Cost, Pricer, add, provider_name
+from headway.cost import FREE, Cost, Pricer, add, provider_name
 from headway.record import Books, BusyTime
 from headway.report import cost_per_successful_task
 from headway.telemetry import Telemetry
@@ -164,8 +164,8 @@ def test_an_end_that_is_told_before_its_beginning_is_charged_nothing_of_others()
 @pytest.mark.parametrize(
     ("step", "facts", "amount", "source"),
     [
-        (Try(outcome=E503), {}, "0", "estimated"),
-        (Try(outcome=REFUSED), {}, "0", "estimated"),
+        (Try(outcome=E503), {}, "0", "local"),
+        (Try(outcome=REFUSED), {}, "0", "local"),
         (Try(outcome=CANCELLED), {"prompt_tokens": 1000}, "0.0025", "estimated"),
         (
             Try(outcome=Outcome(FailureClass.TIMEOUT_BEFORE_FIRST_TOKEN)),
@@ -316,3 +316,14 @@ def test_known_and_unknown_parts_make_a_lower_bound_that_says_so(play: Player) -
 )
 def test_the_provider_is_told_by_its_host(url: str, name: str) -> None:
     assert provider_name(Endpoint(id="e", base_url=url)) == name
+
+
+def test_what_costs_nothing_leaves_the_source_of_what_does(play: Player) -> None:
+    with tasks.task("t") as task:
+        record = play(
+            Try("us-1", outcome=E503), Try("eu-1", usage=tokens(1000, 100), kind=AttemptKind.RETRY)
+        )
+
+    assert record.attempts[0].cost == FREE
+    assert record.cost.source == task.cost_source == "local"
+    assert set(task.cost_by_source) == {"local"}

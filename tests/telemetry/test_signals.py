@@ -107,8 +107,8 @@ def test_log_events_arrive_with_severity_and_a_stdlib_twin(
         assert "%(" not in record.getMessage()
     opened = next(m for m in stdlib if "breaker open" in m)
     assert opened == (
-        "endpoint eu-1, model gpt-4o: breaker open (5xx). Calls go elsewhere; single "
-        "probes find out when it is back"
+        "endpoint eu-1, model gpt-4o: breaker open (5xx). It gets single probes only, until "
+        "one of them is answered"
     )
     fields = vars(said["headway.breaker.transition"])
     assert fields["headway.endpoint.id"] == "eu-1"

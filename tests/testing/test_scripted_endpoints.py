@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import openai
 import pytest
 
@@ -183,3 +186,53 @@ def test_a_reply_that_takes_too_long_is_not_waited_for() -> None:
 
         assert ask(fleet.wrap()).choices[0].message.content == "late"
         assert clock() == 1045.0
+
+
+UNASKED = (LookupError, openai.APIConnectionError)
+"""What the script says to a stranger's host; openai 2 wraps it."""
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_a_client_of_ones_own_never_meets_the_network(colour: str) -> None:
+    """Neither what is routed, nor what isn't: there is no such host, and it would be asked for."""
+    heard: list[str] = []
+    hooks: dict[str, Any] = {"request": [lambda request: heard.append(request.url.host)]}
+
+    async def hear(request: Any) -> None:
+        heard.append(request.url.host)
+
+    with ScriptedEndpoints({"a": "hi"}) as fleet:
+        if colour == "sync":
+            http = openai.DefaultHttpxClient(event_hooks=hooks)
+            own = openai.OpenAI(
+                api_key="sk-own", base_url="https://api.invalid/v1", http_client=http, max_retries=0
+            )
+            client = fleet.wrap(own)
+            reply = client.chat.completions.create(model="scripted-model", messages=MESSAGES)
+            with pytest.raises(UNASKED):
+                client.models.list()
+            own.close()
+        else:
+
+            async def run() -> Any:
+                http = openai.DefaultAsyncHttpxClient(event_hooks={"request": [hear]})
+                own = openai.AsyncOpenAI(
+                    api_key="sk-own",
+                    base_url="https://api.invalid/v1",
+                    http_client=http,
+                    max_retries=0,
+                )
+                client = fleet.wrap_async(own)
+                reply = await client.chat.completions.create(
+                    model="scripted-model", messages=MESSAGES
+                )
+                with pytest.raises(UNASKED):
+                    await client.models.list()
+                await own.close()
+                return reply
+
+            reply = asyncio.run(run())
+
+    assert reply.choices[0].message.content == "hi"
+    assert fleet.sends == ["a"]
+    assert heard

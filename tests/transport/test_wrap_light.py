@@ -21,7 +21,7 @@ from headway.task.unanswered import settle_unanswered
 from headway.transport import light
 from headway.transport.desk import Desk
 from tests.servers import RAW, Close, Drip, Hang, R, Rst, completion, error
-from tests.transport.hosts import Host, own
+from tests.transport.hosts import Host, own, policy
 
 OK = R(200, completion())
 EMBEDDING = R(200, {"object": "list", "model": "m", "data": [{"embedding": [0.5], "index": 0}]})
@@ -271,3 +271,40 @@ def test_a_body_that_is_left_early_ends_what_it_reads_from(backend: str) -> None
 
     anyio.run(run, backend=backend)
     assert ended == ["rest"]
+
+
+def failing(*_: object, **__: object) -> None:
+    raise RuntimeError("out of order")
+
+
+@pytest.mark.parametrize(
+    "what",
+    ["headway.core.light.settle", "headway.core.budget.RetryBudget.deposit"],
+)
+def test_whatever_becomes_of_the_books_the_answer_is_the_callers(
+    what: str, kind: str, serve: Callable[..., Any], caller: Callable[..., Any], monkeypatch: Any
+) -> None:
+    a = serve(OK)
+    router = Router(own(a.url))
+    client = caller(a.url, router)
+    client.chat()
+    monkeypatch.setattr(what, failing)
+
+    assert client.chat().choices[0].message.content == "hello"
+
+    assert len(a.hits) == 2
+    status = router.status()
+    assert [row.in_flight for row in (*status.endpoints, *status.pools)] == [0, 0]
+
+
+def test_telemetry_that_fails_fails_no_call(
+    kind: str, serve: Callable[..., Any], caller: Callable[..., Any], monkeypatch: Any
+) -> None:
+    a, b = serve(R(503, b"")), serve(OK)
+    router = Router(policy({"a": a.url, "b": b.url}))
+    monkeypatch.setattr(router._telemetry, "on_event", failing)
+    client = caller(a.url, router)
+
+    answers = [client.chat().choices[0].message.content for _ in range(4)]  # a's breaker opens
+
+    assert answers == ["hello"] * 4

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from typing import Any, NamedTuple, TypeVar, cast
 
+from headway.cost import MONEY, PICO_USD, ZERO, plain
 from headway.policy.fields import JsonPath
 from headway.policy.parse import path_text
 
@@ -18,7 +19,11 @@ ENVIRON = "os.environ/"
 T = TypeVar("T", str, int, float)
 _UNFIT = re.compile(r"[^A-Za-z0-9._:/@+-]+")
 _NUMBER = re.compile(r"[0-9]{1,15}(_[0-9]{3})*(\.[0-9]{1,15})?")
+FIGURE_MAX = 1e9  # the format's, of weights and counts
+NAME_CHARS_MAX = 256  # the format's
 EMPTY = "says nothing"
+PER_TOKEN_MAX = 100
+"""USD: what costs more is no price. OpenRouter has -1 where it depends on the call."""
 
 
 class Note(NamedTuple):
@@ -86,6 +91,11 @@ class Reading:
         if isinstance(value, str) and _NUMBER.fullmatch(value):
             value = float(value) if "." in value else int(value)
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+    def figure(self, path: JsonPath, *, least: float, most: float = FIGURE_MAX) -> float | None:
+        """The number at a path, if it is one that a document may have."""
+        found = self.number(path)
+        return self.take(path, float) if found is not None and least <= found <= most else None
 
     def whole(self, path: JsonPath) -> object:
         """What is at a path with everything below it, taken as it is."""
@@ -162,6 +172,11 @@ def _paths(path: JsonPath, node: object) -> Iterator[JsonPath]:
             yield from _paths((*path, key), below)
 
 
+def is_one_model(name: str | None) -> bool:
+    """Whether a document may name it: one model, and not a pattern of many."""
+    return bool(name) and len(name or "") <= NAME_CHARS_MAX and "*" not in (name or "")
+
+
 def slug(text: str) -> str:
     """Text as an id of an endpoint may be written."""
     return _UNFIT.sub("-", text).strip("-./:@+_")[:100] or "any"
@@ -178,4 +193,10 @@ def free(wanted: str, taken: set[str]) -> str:
 
 def per_mtok(cost: str | float) -> str:
     """A price per token as one per million tokens, exactly."""
-    return f"{Decimal(cost if isinstance(cost, str) else repr(cost)) * 10**6:f}"
+    return usd(cost, times=10**6)
+
+
+def usd(cost: str | float, *, times: int = 1) -> str:
+    """An amount as a document may have it."""
+    amount = Decimal(cost if isinstance(cost, str) else repr(cost)) * times
+    return plain(amount.quantize(PICO_USD, context=MONEY) or ZERO)  # there is a zero below zero

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from headway.cli.foreign import Imported, Reading
+from headway.cli.foreign import FIGURE_MAX, Imported, Reading, is_one_model
 from headway.cli.litellm_deployment import Deployment, deployment
 from headway.policy.fields import DAY_MS, JsonPath
 
@@ -137,7 +137,7 @@ def _aliases(reading: Reading, groups: Mapping[str, object]) -> dict[str, list[s
     for alias in reading.keys(at):
         path = (*at, alias)
         target = reading.take(path, str) or reading.take((*path, "model"), str)
-        if target not in groups or alias in groups:
+        if target not in groups or alias in groups or not is_one_model(alias):
             reading.lost(path, "an alias of a model that was not imported, or that is one itself")
         elif target is not None:
             found.setdefault(target, []).append(alias)
@@ -155,7 +155,13 @@ def _route(
     if name != "*":
         route["match"] = {"model": [name, *aliases]}
     own, later = _by_order(reading, group)
-    route["weights"] = _weights(reading, own, by_weight=algorithm == "weighted_random")
+    weights = _weights(reading, own, by_weight=algorithm == "weighted_random")
+    # Drawn there only when nobody else is left.
+    idle = [one for one in own if not weights[one.id]]
+    for one in idle:
+        reading.differs(one.path, "comes after the others: it has none of what they are drawn by")
+    route["weights"] = {name: weight for name, weight in weights.items() if weight}
+    later = [*idle, *later]
     if later:
         route["fallback"] = [{"endpoint": one.id} for one in later]
     timeouts = {repr(reading.look((*one.path, "litellm_params", "timeout"))) for one in group}
@@ -183,9 +189,9 @@ def _weights(reading: Reading, own: list[Deployment], *, by_weight: bool) -> dic
     """As a shuffle does: by the first deployment's weight, rpm or tpm, evenly otherwise."""
     if by_weight:
         first = reading.number((*own[0].path, "litellm_params", "weight"))
-        if first is not None and first > 0:  # else a shuffle looks at nobody's weight
+        if first is not None and 0 < first <= FIGURE_MAX:  # else a shuffle looks at nobody's weight
             paths = {d.id: (*d.path, "litellm_params", "weight") for d in own}
-            return {name: reading.take(path, float) or 0.0 for name, path in paths.items()}
+            return {n: reading.figure(path, least=0) or 0.0 for n, path in paths.items()}
         for name in ("rpm", "tpm"):
             figure = {d.id: d.endpoint.get("capacity", {}).get(name, 0.0) for d in own}
             if figure[own[0].id] > 0:

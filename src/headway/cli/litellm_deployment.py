@@ -5,7 +5,16 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from headway.cli.foreign import ENVIRON, Reading, free, per_mtok, slug
+from headway.cli.foreign import (
+    ENVIRON,
+    FIGURE_MAX,
+    PER_TOKEN_MAX,
+    Reading,
+    free,
+    is_one_model,
+    per_mtok,
+    slug,
+)
 from headway.cli.providers import PROVIDERS
 from headway.credentials import ENV_PREFIX
 from headway.hosts import is_loopback, split_url
@@ -53,8 +62,8 @@ def deployment(reading: Reading, index: int, taken: set[str]) -> Deployment | No
     if not upstream:
         reading.lost(path, "left out: litellm_params.model names a provider and no model")
         return None
-    if "*" in name + upstream and (name, upstream) != ("*", "*"):
-        reading.lost(path, "left out: names with a * that rewrite the model asked for")
+    if not (is_one_model(name) and is_one_model(upstream)) and (name, upstream) != ("*", "*"):
+        reading.lost(path, "left out: names with a * that rewrite the model asked for, or too long")
         return None
     base_url = _base_url(reading, params, provider)
     if base_url is None:
@@ -148,20 +157,22 @@ def _figures(reading: Reading, path: JsonPath, made: dict[str, Any]) -> None:
     price = {
         ours: per_mtok(cost)
         for theirs, ours in _PRICES.items()
-        if (cost := _first(reading, places, theirs, least=0)) is not None
+        if (cost := _first(reading, places, theirs, least=0, most=PER_TOKEN_MAX)) is not None
     }
     made.update({k: v for k, v in (("capacity", capacity), ("price", price)) if v})
 
 
 def _first(
-    reading: Reading, places: tuple[JsonPath, ...], name: str, *, least: float
+    reading: Reading,
+    places: tuple[JsonPath, ...],
+    name: str,
+    *,
+    least: float,
+    most: float = FIGURE_MAX,
 ) -> float | None:
     """What is said first, if it can be said here; what can't be stays, and is reported."""
-    for place in places:
-        found = reading.number((*place, name))
-        if found is not None and found >= least:
-            return reading.take((*place, name), float)
-    return None
+    figures = (reading.figure((*place, name), least=least, most=most) for place in places)
+    return next((figure for figure in figures if figure is not None), None)
 
 
 def _id(reading: Reading, path: JsonPath, name: str, taken: set[str]) -> str:

@@ -11,7 +11,16 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from headway.cli.foreign import Imported, Reading, free, per_mtok, slug
+from headway.cli.foreign import (
+    PER_TOKEN_MAX,
+    Imported,
+    Reading,
+    free,
+    is_one_model,
+    per_mtok,
+    slug,
+    usd,
+)
 from headway.cli.providers import PROVIDERS
 from headway.credentials import ENV_PREFIX
 from headway.policy.fields import JsonPath
@@ -107,7 +116,7 @@ def _request(made: _Made, path: JsonPath) -> None:
     listed: JsonPath = (*path, "models")
     wanted = [reading.take((*path, "model"), str)]
     wanted += [reading.take((*listed, i), str) for i in range(reading.length(listed))]
-    models = list(dict.fromkeys(name for name in wanted if name))
+    models = list(dict.fromkeys(name for name in wanted if name and is_one_model(name)))
     if not models or models[0] in made.models:
         why = "an entry before it is for this model" if models else "it names no model"
         reading.lost(path, f"left out: {why}")
@@ -139,7 +148,7 @@ def _request(made: _Made, path: JsonPath) -> None:
 def _model(made: _Made, path: JsonPath) -> None:
     """A model as an endpoint that knows what it costs and how much it takes."""
     model = made.reading.take((*path, "id"), str)
-    if not model or model in made.models:
+    if model is None or not is_one_model(model) or model in made.models:
         why = "an entry before it is for this model" if model else "it names no model"
         made.reading.lost(path, f"left out: {why}")
         return
@@ -152,7 +161,7 @@ def _providers(made: _Made, total: int) -> None:
     """Each provider of one model as an endpoint: the choice between them is made here."""
     reading = made.reading
     model = reading.take(("data", "id"), str)
-    if not model:
+    if model is None or not is_one_model(model):
         reading.lost(("data",), "left out: it names no model")
         return
     names: list[str] = []
@@ -165,9 +174,10 @@ def _providers(made: _Made, total: int) -> None:
         only = {"provider": {"only": [tag], "allow_fallbacks": False}}
         figures = _figures(reading, path)
         names.append(made.endpoint(tag, model=model, params={"set": only}, **figures))
-    if names:
-        weights = dict.fromkeys(names, 1.0)
-        made.routes.append({"match": {"model": model}, "weights": weights})
+    if not names:
+        reading.lost(("data",), "left out: so is each of its providers")
+        return
+    made.routes.append({"match": {"model": model}, "weights": dict.fromkeys(names, 1.0)})
 
 
 def _figures(reading: Reading, path: JsonPath) -> dict[str, Any]:
@@ -175,13 +185,13 @@ def _figures(reading: Reading, path: JsonPath) -> dict[str, Any]:
     price: dict[str, str] = {}
     for theirs, ours in PRICES.items():
         cost = reading.number((*path, "pricing", theirs))
-        if cost is not None:
+        if cost is not None and 0 <= cost <= PER_TOKEN_MAX:
             reading.whole((*path, "pricing", theirs))
             price[ours] = per_mtok(str(reading.look((*path, "pricing", theirs))))
     per_request = reading.number((*path, "pricing", "request"))
-    if per_request is not None:
+    if per_request is not None and 0 <= per_request <= PER_TOKEN_MAX:
         reading.whole((*path, "pricing", "request"))
         if per_request:
-            price["per_request"] = str(reading.look((*path, "pricing", "request")))
-    context = reading.take((*path, "context_length"), int)
-    return {"price": price, "max_context_tokens": context if context and context > 0 else None}
+            price["per_request"] = usd(str(reading.look((*path, "pricing", "request"))))
+    context = reading.figure((*path, "context_length"), least=1)
+    return {"price": price, "max_context_tokens": context and int(context)}

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from headway.cli.foreign import ENVIRON, Imported, Reading, free, slug
+from headway.cli.foreign import ENVIRON, Imported, Reading, free, is_one_model, slug
 from headway.credentials import ENV_PREFIX
 from headway.hosts import is_loopback, split_url
 from headway.policy.fields import DAY_MS, JsonPath
@@ -82,8 +82,8 @@ def from_switchboard(
 
 def _resource(reading: Reading, path: JsonPath, models: int, taken: set[str]) -> list[_Deployment]:
     name = reading.take((*path, "name"), str)
-    if not name:
-        reading.lost(path, "left out: it has no name")
+    if not name or not models:
+        reading.lost(path, f"left out: it has no {'models' if name else 'name'}")
         return []
     at = next((key for key in ("base", "endpoint", "base_url") if reading.look((*path, key))), None)
     base = FOUNDRY.format(name=name) if at is None else reading.text((*path, at)) or ""
@@ -92,8 +92,8 @@ def _resource(reading: Reading, path: JsonPath, models: int, taken: set[str]) ->
     for j in range(models):
         one: JsonPath = (*path, "models", j)
         model = reading.take(one, str) or reading.take((*one, "name"), str)
-        if not model:
-            reading.lost(one, "left out: it has no name")
+        if model is None or not is_one_model(model):
+            reading.lost(one, "left out: it has no name, or one for many")
             continue
         if not _speaks_openai(reading, one):
             reading.lost(one, "left out: it speaks the Messages API, which is not the OpenAI API")
@@ -104,11 +104,13 @@ def _resource(reading: Reading, path: JsonPath, models: int, taken: set[str]) ->
             reading.lost(one, "left out: where it is can't be told (base, endpoint)")
             continue
         endpoint: dict[str, Any] = {"base_url": url, "model": model, "credential": credential}
-        capacity = {k: v for k in ("rpm", "tpm") if (v := reading.take((*one, k), float))}
+        capacity = {k: v for k in ("rpm", "tpm") if (v := reading.figure((*one, k), least=0))}
         if capacity:
             endpoint["capacity"] = capacity
         wanted = f"{slug(name)}/{slug(model)}"
         made.append(_Deployment(free(wanted, taken), model, (*path, "timeout"), endpoint))
+    if not made:
+        reading.lost(path, "left out: so is each of its models")
     return made
 
 
@@ -142,7 +144,7 @@ def _credential(reading: Reading, path: JsonPath, name: str) -> str:
     if key:
         reading.lost((*path, "api_key"), f"a key in the file is not taken over: {declare}")
     else:
-        reading.differs(path, f"names no key: {declare}")
+        reading.differs(path if key is None else (*path, "api_key"), f"names no key: {declare}")
     return name
 
 

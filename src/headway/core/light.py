@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 class LightCall:
     """One attempt under way. Ends in one of `succeed`, `grown` and `cancel`."""
 
-    __slots__ = ("_engine", "_facts", "_number", "_pool", "_route", "_snapshot", "attempt")
+    __slots__ = (
+        "_engine", "_facts", "_has_left", "_number", "_pool", "_route", "_snapshot", "attempt",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -45,17 +47,18 @@ class LightCall:
         self._route = route
         self._snapshot = snapshot
         self._pool = pool
+        self._has_left = False
+        """Its pool counts it no more."""
 
     def succeed(self, outcome: Outcome, now: float) -> None:
         """The attempt brought the answer, and the call is over. `outcome.kind` is OK."""
         engine, pool, attempt = self._engine, self._pool, self.attempt
         with engine.lock:
-            attempt.ended = True  # an interrupt while waiting for the lock leaves it outstanding
             settle(engine.world, self._facts, self._route, pool, attempt, outcome, now, self._emit)
+            # Zero after a fork. One statement, as in `settle`: see `cancel`.
+            self._has_left, pool.inflight = True, pool.inflight - 1 if pool.inflight else 0
             pool.budget.deposit(now)
             pool.exhausted = False
-            if pool.inflight:  # zero after a fork
-                pool.inflight -= 1
             if engine.parked:
                 engine.wake_next(pool, now)
             batch = engine.take() if engine.outbox or engine.wakes else None
@@ -65,14 +68,21 @@ class LightCall:
     def grown(self, facts: CallFacts) -> Call:
         """The same call with everything that may be decided about it. `facts`: the whole of them;
         so far only what success needs was looked at."""
-        return self._engine.adopt(
+        call = self._engine.adopt(
             self._number, facts, self._route, self._snapshot, self._pool, self.attempt
         )
+        self._has_left = True  # its pool counts the call in its place
+        return call
 
     def cancel(self, now: float) -> None:
-        """The caller gave up, and there was not even time to make a call of it."""
+        """The caller gave up, and there was not even time to make a call of it. Also ends what an
+        interrupt has left undone of another end."""
         if not self.attempt.ended:
             self.grown(self._facts).cancel(now)
+        elif not self._has_left:
+            pool = self._pool
+            with self._engine.lock:
+                self._has_left, pool.inflight = True, pool.inflight - 1 if pool.inflight else 0
 
     def _emit(self, event: Event) -> None:
         self._engine.emit(None, event)
@@ -93,13 +103,22 @@ def begin_light(engine: Engine, facts: CallFacts, now: float) -> LightCall | Non
     pool = world.pools.get(route.name)
     if pool is None:
         return None
-    with engine.lock:
-        if pool.queue.waiters:
-            return None
-        sole = place_sole(world, facts, route, snapshot)
-        if sole is None:
-            return None
-        attempt = open_sole(sole, facts, route, deadline_at=INFINITY, now=now)
-        pool.inflight += 1
-        pool.budget.note_inflight(pool.inflight, now)
-    return LightCall(engine, next(engine.ids), facts, route, snapshot, pool, attempt)
+    begun: LightCall | None = None
+    try:
+        with engine.lock:
+            if pool.queue.waiters:
+                return None
+            sole = place_sole(world, facts, route, snapshot)
+            if sole is None:
+                return None
+            attempt = open_sole(sole, facts, route, deadline_at=INFINITY, now=now)
+            call = LightCall(engine, next(engine.ids), facts, route, snapshot, pool, attempt)
+            state = sole.state
+            # One statement, as in `settle`.
+            state.inflight, pool.inflight, begun = state.inflight + 1, pool.inflight + 1, call
+            pool.budget.note_inflight(pool.inflight, now)
+        return begun
+    except BaseException:  # an interrupt
+        if begun is not None:
+            begun.cancel(now)
+        raise

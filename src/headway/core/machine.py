@@ -69,7 +69,7 @@ from headway.core.select import Candidate
 from headway.core.sending import cannot_finish, kind_of, miss, open_attempt, open_sole
 from headway.core.settle import first_token, settle
 from headway.core.snapshot import Route, Snapshot, TrafficClass
-from headway.core.state import Pool
+from headway.core.state import EndpointState, Pool
 from headway.core.waiting import DEADLINE_SHARE, Line, Parking, Woken
 from headway.core.world import World
 from headway.core.yielding import Yielding, met_overload, rank_of
@@ -280,9 +280,8 @@ class CallMachine:
 
     def _enter(self, now: float) -> None:
         """Count it among its pool's calls: from its first decision on, which has the lock."""
-        self._has_entered = True
         pool, size = self._pool, len(self.route.endpoint_ids)
-        pool.inflight += 1
+        self._has_entered, pool.inflight = True, pool.inflight + 1  # one statement, see `settle`
         pool.budget.note_inflight(pool.inflight, now)
         if size > 1 and pool.ejector.is_due(now):
             self._host.sweep(pool, size, now)
@@ -315,7 +314,8 @@ class CallMachine:
             sole = place_sole(world, facts, route, self.snapshot)
             if sole is None:
                 return None
-            return self._sent(open_sole(sole, facts, route, deadline_at=deadline_at, now=now), now)
+            attempt = open_sole(sole, facts, route, deadline_at=deadline_at, now=now)
+            return self._sent(attempt, sole.state, now)
         placement = place_usual(world, facts, route, self.snapshot, pool, self._traffic, now)
         if placement is None or placement.candidate is None:
             return None
@@ -418,11 +418,11 @@ class CallMachine:
             deadline_at=self._deadline_at,
             now=now,
         )
-        return self._sent(attempt, now)
+        return self._sent(attempt, candidate.state, now)
 
-    def _sent(self, attempt: Attempt, now: float) -> Send:
-        self.attempts += 1
-        self.running.append(attempt)
+    def _sent(self, attempt: Attempt, state: EndpointState, now: float) -> Send:
+        sent, beside = self.attempts + 1, [*self.running, attempt]
+        self.attempts, self.running, state.inflight = sent, beside, state.inflight + 1  # as above
         if attempt.number == 1 and self._may_hedge():
             self._pool.hedges.deposit()
         if self._sink is not None or AttemptStarted not in self._host.quiet:
@@ -604,8 +604,6 @@ class CallMachine:
             self._after_failure(attempt, outcome, now)
 
     def _settle(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
-        attempt.ended = True
-        self.running.remove(attempt)
         pool = self._pool
         settle(
             self._host.world,
@@ -617,6 +615,7 @@ class CallMachine:
             now,
             self._emit_engine,
         )
+        self.running.remove(attempt)
         if pool.yielding is not None:
             met = met_overload(self.facts, self._traffic, attempt, outcome, now)
             if met is not None:
@@ -727,7 +726,10 @@ class CallMachine:
 
     def abandon(self, now: float) -> None:
         for attempt in list(self.running):
-            self._settle(attempt, CANCELLED, now)
+            if attempt.ended:  # an interrupt came while it was settled
+                self.running.remove(attempt)
+            else:
+                self._settle(attempt, CANCELLED, now)
         if self._ended:
             return
         self._plan.withdrawn(self.facts, self._pool, now)
@@ -744,9 +746,9 @@ class CallMachine:
     def _close(self, winner: Attempt | None, outcome: Outcome, now: float) -> None:
         if self._ended:
             return
-        self._ended = True
-        if self._has_entered and self._pool.inflight:  # zero after a fork
-            self._pool.inflight -= 1
+        pool = self._pool
+        counted = 1 if self._has_entered and pool.inflight else 0  # zero after a fork
+        self._ended, pool.inflight = True, pool.inflight - counted  # one statement, see `settle`
         if self._sink is not None or CallEnded not in self._host.quiet:
             self._host.emit(self._sink, CallEnded(self.id, winner, outcome, self.attempts, now))
         if not self.running:

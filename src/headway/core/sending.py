@@ -33,7 +33,10 @@ def open_attempt(
     deadline_at: float,
     now: float,
 ) -> Attempt:
-    """Take the permit, book the attempt against the endpoint, and describe it for the driver."""
+    """Take the permit, charge the endpoint's rates, and describe the attempt for the driver.
+
+    Whoever makes it known as outstanding counts it in, too (`EndpointState.inflight`).
+    """
     breaker, state = candidate.breaker, candidate.state
     if breaker.state is State.CLOSED:
         breaker_state, generation, is_probe = "closed", breaker.generation, False
@@ -45,7 +48,6 @@ def open_attempt(
         generation, is_probe = permit if permit is not None else (-1, False)
         breaker_state = breaker.state.value
     limit_s = first_token_limit_s(candidate, facts, route)
-    state.inflight += 1
     if state.is_paced:
         state.rpm.charge(1.0, now)
         state.tpm.charge(facts.prompt_tokens + route.expected_output_tokens, now)
@@ -73,7 +75,6 @@ def open_sole(
 ) -> Attempt:
     """The same for a call's first attempt at its route's one endpoint, which is in good health."""
     deadline = route.deadline
-    sole.state.inflight += 1
     limit_s = deadline.ttft_s if facts.stream else INFINITY
     late_at = now + limit_s
     return Attempt(

@@ -88,15 +88,17 @@ def settle(
     now: float,
     emit: Emit,
 ) -> None:
-    """Fold one ended attempt into what this process knows."""
+    """End an attempt, and fold it into what this process knows."""
     state = world.states.get(attempt.endpoint_id)
     if state is None:
+        attempt.ended = True
         return
     breaker = state.breakers.get(attempt.model) or state.breaker(attempt.model, world.rng)
     before = breaker.state
     inflight = state.inflight
-    if inflight:  # zero in a forked child, which ends what only its parent counted
-        state.inflight = inflight - 1
+    # One statement without a call: no interrupt comes between. It is zero in a forked child, which
+    # ends what only its parent counted.
+    attempt.ended, state.inflight = True, inflight - 1 if inflight else 0
     kind = outcome.kind
     is_good = kind is FailureClass.OK
     if world.blocks and TRAITS[kind].blame is not Blame.CREDENTIAL:

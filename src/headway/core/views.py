@@ -119,6 +119,8 @@ class Explanation(NamedTuple):
     """How much of the prompt is known there."""
     candidates: tuple[CandidateRow, ...]
     """The route's own endpoints, then those of its fallbacks."""
+    why: str = ""
+    """Where no route takes it: what becomes of the call, and whose names are near."""
 
 
 def eligible_row(candidate: Candidate, candidates: list[Candidate], group: int) -> CandidateRow:

@@ -24,8 +24,9 @@ class Cost(NamedTuple):
 
 
 UNKNOWN = Cost(None, "unknown")
-FREE = Cost(ZERO, "estimated")
-"""An attempt that no model ran for: connection failures and refusals are not billed."""
+FREE = Cost(ZERO, "local")
+"""An attempt that no model ran for: connection failures and refusals are not billed. Part of no
+sum, so that the source of what was billed stands."""
 
 
 def add(a: Decimal, b: Decimal) -> Decimal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from headway.core.snapshot import Endpoint
@@ -46,18 +47,23 @@ def provider_of(endpoint: Endpoint) -> tuple[str, bool]:
     """(gen_ai.provider.name, whether that is more than a guess)."""
     if endpoint.provider is not None:
         return endpoint.provider, True
-    host = urlsplit(endpoint.base_url).hostname or ""
-    for pattern, name, _ in HOSTS:
-        if _is_of(host.rstrip("."), pattern):
-            return name, True
-    if endpoint.dialect == "azure":
-        return "azure.ai.openai", True
-    return _DEFAULT_PROVIDER, False
+    return _guess(endpoint.base_url, endpoint.dialect)
 
 
 def provider_name(endpoint: Endpoint) -> str:
     """`gen_ai.provider.name` of an endpoint: as the policy says, else by host, else "openai"."""
     return provider_of(endpoint)[0]
+
+
+@lru_cache(maxsize=1024)  # asked for with each call
+def _guess(base_url: str, dialect: str) -> tuple[str, bool]:
+    host = (urlsplit(base_url).hostname or "").rstrip(".")
+    for pattern, name, _ in HOSTS:
+        if _is_of(host, pattern):
+            return name, True
+    if dialect == "azure":
+        return "azure.ai.openai", True
+    return _DEFAULT_PROVIDER, False
 
 
 def _is_of(host: str, pattern: str) -> bool:

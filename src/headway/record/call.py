@@ -35,7 +35,7 @@ from headway.core.model import (
     Sink,
 )
 from headway.core.snapshot import Endpoint
-from headway.cost import UNKNOWN, ZERO, Cost, add, worst_source
+from headway.cost import FREE, UNKNOWN, ZERO, Cost, add, worst_source
 from headway.forks import free_in_children
 from headway.record.attempt import NOT_BILLED, AttemptRecord, price_attempt, usage_to_price
 from headway.task.ledger import Settlement
@@ -355,6 +355,8 @@ class CallRecord:
         source = "provider"
         for record in self.attempts:
             cost = record.cost = price_attempt(record, self._books.pricer, self.facts)
+            if cost is FREE:
+                continue
             source = worst_source(source, cost.source)
             amount = cost.amount
             if amount is None:
@@ -371,7 +373,10 @@ class CallRecord:
                 tokens_out += usage.output_tokens or 0
         self.settlement = Settlement(by_source, unknown, wasted, tokens_in, tokens_out, total)
         # Nothing sent, nothing spent: a refusal here is known to cost 0.
-        self._cost = UNKNOWN if unknown and not total else Cost(total, source)
+        if unknown and not total:
+            self._cost = UNKNOWN
+        else:
+            self._cost = Cost(total, source) if by_source or not self.attempts else FREE
         if self.shared is not None:
             whole, cost = self.settlement, self._cost
             self.settlement, self._cost = self.shared.settled(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from headway.record import CallRecord
     from headway.task.task import Task
 
+SWITCH = "HEADWAY_DISABLED"
+_TRUE = frozenset({"1", "true", "yes", "on"})
 logger = logging.getLogger("headway")
 
 
@@ -75,11 +78,19 @@ def _observe(observers: tuple[TaskObserver, ...]) -> None:
     }
 
 
-def tell(what: str, *about: object) -> None:
-    """Call the method `what` of every observer; a failure is logged and goes no further."""
+def is_disabled() -> bool:
+    """Whether the kill switch is on: calls pass straight through, and nothing is known of them."""
+    return os.environ.get(SWITCH, "").strip().lower() in _TRUE
+
+
+def tell(what: str, task: Task, *about: object) -> None:
+    """Call the method `what` of every observer; a failure is logged and goes no further. Nobody is
+    told of a task whose calls are not accounted for."""
+    if task.is_disabled:
+        return
     for hear in _told.get(what, ()):
         try:
-            hear(*about)
+            hear(task, *about)
         except Exception as problem:
             logger.warning(
                 "%s failed and was ignored: %s",

@@ -23,7 +23,7 @@ from headway.core.model import INFINITY, CallFacts
 from headway.errors import DeadlineExceeded, TaskLimitExceeded
 from headway.task.figures import Figures
 from headway.task.left_open import abandon, settle_abandoned, track, untrack
-from headway.task.observe import load_observers, tell
+from headway.task.observe import is_disabled, load_observers, tell
 from headway.task.scope import CallOptions, Scope, current_scope, enter_scope, leave_scope
 from headway.task.spec import Clock, TaskSpec
 from headway.task.unanswered import settle_unanswered
@@ -69,7 +69,7 @@ class Task(Figures):
 
     __slots__ = (
         "__weakref__", "_closing", "_notes", "_pid", "_spec", "_token", "attributes", "clock",
-        "deadline_at", "depth", "ended_at", "error_type", "id", "name", "outcome",
+        "deadline_at", "depth", "ended_at", "error_type", "id", "is_disabled", "name", "outcome",
         "outcome_source", "parent", "part_of", "phase", "reason", "score", "started_at",
         "started_wall", "traceparent",
     )  # fmt: skip
@@ -115,6 +115,10 @@ class Task(Figures):
         """One note per observer."""
         self.traceparent: str | None = None
         """W3C trace context of the task's span, while it is being traced; set by telemetry."""
+        self.is_disabled = False
+        """HEADWAY_DISABLED was set as it (or the task around it) began: its calls are not accounted
+        for, so its cost is unknown, its caps hold nothing, and neither the task log nor telemetry
+        hears of it."""
         self._pid = 0
         self._token: Token[Scope] | None = None
         self._closing = False
@@ -122,7 +126,8 @@ class Task(Figures):
     def __repr__(self) -> str:
         cost = "cost unknown" if self.cost is None else f"{self.cost:f} USD"
         return (
-            f"<Task {self.name!r} {self.phase.value} {self.outcome}: "
+            f"<Task {self.name!r} {self.phase.value} {self.outcome}"
+            f"{', not accounted for (HEADWAY_DISABLED)' if self.is_disabled else ''}: "
             f"{self.calls} call{'s' * (self.calls != 1)}, "
             f"{self.attempts} attempt{'s' * (self.attempts != 1)}, {cost}>"
         )
@@ -282,10 +287,14 @@ class Task(Figures):
             self.parent = parent
             self.depth = parent.depth + 1
             self._ledger.nest(parent._ledger)
+            self.is_disabled = parent.is_disabled
             if spec.clock is None:
                 self.clock = parent.clock
-        elif self.part_of is not None:
-            self.depth = 1
+        else:
+            self.is_disabled = is_disabled()
+            self.depth = 0 if self.part_of is None else 1
+        if self.is_disabled:
+            self._ledger.unknown_attempts += 1  # for all there may be
         now = self.clock()
         self.started_at = now
         self.started_wall = time.time()

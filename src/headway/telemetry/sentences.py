@@ -14,8 +14,8 @@ from headway.telemetry.metrics import Attributes
 _BREAKER = f"endpoint %({n.ENDPOINT_ID})s, model %({n.REQUEST_MODEL})s: "
 
 BREAKERS: Final = {
-    "open": f"{_BREAKER}breaker open (%({n.REASON})s). Calls go elsewhere; single probes find out "
-    "when it is back",
+    "open": f"{_BREAKER}breaker open (%({n.REASON})s). It gets single probes only, until one of "
+    "them is answered",
     "half_open": f"{_BREAKER}breaker half-open. The next call is a probe",
     "closed": f"{_BREAKER}breaker closed. It takes calls again",
 }

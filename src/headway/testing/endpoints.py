@@ -165,16 +165,18 @@ class ScriptedEndpoints:
         return openai.AsyncOpenAI(**self._client_options(options), http_client=http)
 
     def wrap(self, client: OpenAI | None = None) -> OpenAI:
-        """A client routed over the whole fleet."""
-        from headway.client import wrap
+        """A client routed over the whole fleet. One of your own never meets the network."""
+        from headway.client import over, wrap
 
-        return wrap(client or self.client(), router=self.router)
+        ours = self.client() if client is None else over(client, self.transport())
+        return wrap(ours, router=self.router)
 
     def wrap_async(self, client: AsyncOpenAI | None = None) -> AsyncOpenAI:
-        """An async client routed over the whole fleet."""
-        from headway.client import wrap
+        """An async client routed over the whole fleet. See `wrap`."""
+        from headway.client import over, wrap
 
-        return wrap(client or self.async_client(), router=self.router)
+        ours = self.async_client() if client is None else over(client, self.transport())
+        return wrap(ours, router=self.router)
 
     def transport(self) -> httpx2.MockTransport:
         """The transport that plays the scripts, for an HTTP client of your own.

@@ -1,9 +1,9 @@
+# long: the async half of one transport, to be read beside the sync one
 """The async transport: performs what calls ask for, on asyncio or trio."""
 
 from __future__ import annotations
 
 import contextlib
-from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,7 +26,7 @@ from headway.transport.shared import Sharing
 from headway.transport.shared_drivers import ashare
 from headway.transport.shared_streams import AsyncSharedStream
 from headway.transport.sync import CLOSED
-from headway.transport.timed import Timed
+from headway.transport.timed import Timed, within
 from headway.transport.trial import State, Trial
 from headway.transport.wake import asleep, current_loop
 from headway.transport.watch import AsyncWatchedStream
@@ -69,9 +69,14 @@ class AsyncTransport:
             return await self._pass(request)
         if isinstance(arrival, Detour):
             return await self._detour(arrival, request)
-        light = depart(self._desk, arrival)
-        if light is not None:
-            return await self._carry(light, request)
+        light: Light | None = None
+        try:
+            if (light := depart(self._desk, arrival)) is not None:
+                return await self._carry(light, request)
+        except BaseException:
+            if light is not None:
+                collecting.outside(light.drop)
+            raise
         flight = self._desk.begin(arrival)
         if flight is None:
             return await self._pass(request)
@@ -141,21 +146,28 @@ class AsyncTransport:
             request, response = following, await self._forward(following)
         return self._desk.unsigned(origin_of(request.url), response)
 
-    async def _signed(self, endpoint: Endpoint, request: httpx2.Request) -> Signer | None:
+    async def _signed(
+        self, endpoint: Endpoint, request: httpx2.Request, left: float | None = None
+    ) -> Signer | None:
         """Have a request signed by the client that is its endpoint, if there is one."""
         signer = self._desk.aim.target(endpoint).signer
         if signer is not None:
             signer.check(endpoint, self._desk.home)
-            await signer.asign(request, self._desk.home)
+            with within(left):  # it may have to fetch a token
+                await signer.asign(request, self._desk.home)
         return signer
 
-    async def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
+    async def _secret(
+        self, endpoint: Endpoint, left: float | None = None
+    ) -> tuple[str, str] | None:
         if self._desk.aim.target(endpoint).signer is not None:
             return None
         credential = declared_credential(self._host, endpoint)
         if credential is None:
             return None
-        return credential.header_for(await credential.aget(), dialect=endpoint.dialect)
+        with within(left if credential._acall is not None else None):
+            secret = await credential.aget()
+        return credential.header_for(secret, dialect=endpoint.dialect)
 
     # -- a call
 
@@ -183,14 +195,17 @@ class AsyncTransport:
         return flight.present(trial)
 
     async def _attempt(self, flight: Flight, trial: Trial) -> None:
+        left = None if flight.is_observed else trial.limits.left_s()
         try:
-            secret = await self._secret(trial.endpoint)
-            request = flight.outgoing(trial, secret)
-            signer = (
-                None if request is flight.request else await self._signed(trial.endpoint, request)
-            )
+            secret = await self._secret(trial.endpoint, left)
+            request, signer = flight.outgoing(trial, secret), None
+            if request is not flight.request:
+                signer = await self._signed(trial.endpoint, request, left)
         except CredentialUnavailable as exc:
             trial.refused(exc)
+        except TimeoutError as exc:
+            if not trial.broke(exc):
+                raise
         else:
             await self._send(flight, trial, request, secret, signer)
 
@@ -206,7 +221,7 @@ class AsyncTransport:
         left = None if flight.is_observed else trial.limits.left_s()
         try:
             # The phases of a send are limited one by one; a timer bounds their sum.
-            with _within(left), flight.record.sending(trial.attempt):
+            with within(left), flight.record.sending(trial.attempt):
                 response = await self._forward(request, signer)
                 if response.status_code in REDIRECTS and not flight.is_observed:
                     response = await self._follow(trial.endpoint, request, response, secret)
@@ -357,14 +372,12 @@ class AsyncTransport:
 
     async def _drop(self, light: Light, response: httpx2.Response | None, chunks: Any) -> None:
         """The caller gave up."""
-        if light.call.attempt.ended:
-            return None
-        if collecting.is_collecting():  # of a loop that has ended: nothing can be awaited
+        # The collector ends what a loop has left, and awaits nothing.
+        if light.call.attempt.ended or response is None or collecting.is_collecting():
             return collecting.outside(light.drop)
         flight = light.grown()
         try:
-            if response is not None:
-                await self._dock(flight.trial(light.call.attempt), response, chunks)
+            await self._dock(flight.trial(light.call.attempt), response, chunks)
         finally:
             flight.abandon()
 
@@ -394,7 +407,3 @@ class AsyncTransport:
         traceback: TracebackType | None = None,
     ) -> None:
         await self.aclose()
-
-
-def _within(seconds: float | None) -> AbstractContextManager[object]:
-    return contextlib.nullcontext() if seconds is None else anyio.fail_after(seconds)

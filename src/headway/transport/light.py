@@ -8,6 +8,7 @@ fed what has come so far.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
     from headway.transport.desk import Arrival, Desk
     from headway.transport.flight import Flight
+
+logger = logging.getLogger("headway")
 
 SURFACES = frozenset({"chat", "completions", "embeddings", "moderations"})
 """Replies are whole JSON objects that name nothing a later request is bound to."""
@@ -59,8 +62,12 @@ class Light(NamedTuple):
         if not quirks.is_plain_answer(headers, plain):
             return False
         now = host.clock()
-        desk.answered(home.origin, now)
-        self.call.succeed(OK, now)
+        try:
+            desk.answered(home.origin, now)
+            self.call.succeed(OK, now)
+        except Exception:  # whatever becomes of the books, this is the answer
+            logger.exception("a call could not be settled; it goes on")
+            self.call.cancel(now)
         return True
 
     def grown(self) -> Flight:
@@ -68,8 +75,8 @@ class Light(NamedTuple):
         return self.desk.grown(self.arrival, self.call)
 
     def drop(self) -> None:
-        """The caller gave up."""
-        self.grown().abandon()
+        """The caller gave up, and there is no reply to see to."""
+        self.call.cancel(self.desk.host.clock())
 
 
 def depart(desk: Desk, arrival: Arrival) -> Light | None:
@@ -89,8 +96,14 @@ def depart(desk: Desk, arrival: Arrival) -> Light | None:
     if body is None or model is None:
         return None
     facts = CallFacts(model, surface.name, prompt_tokens=len(body) // 4, body_bytes=len(body))
-    call = begin_light(host.engine, facts, host.clock())
-    return None if call is None else Light(desk, arrival, call)
+    call: LightCall | None = None
+    try:
+        call = begin_light(host.engine, facts, host.clock())
+        return None if call is None else Light(desk, arrival, call)
+    except BaseException:  # an interrupt
+        if call is not None:
+            call.cancel(host.clock())
+        raise
 
 
 def replay(held: Iterable[bytes], rest: Iterable[bytes], exc: Exception | None) -> Iterator[bytes]:

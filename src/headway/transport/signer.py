@@ -10,17 +10,22 @@ The client is known by the few methods that the SDK's own request loop calls; no
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import copy_context
+from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from headway.credentials import Credential, CredentialUnavailable
 from headway.errors import HeadwayError
 from headway.hosts import patterns_of
+from headway.share.aside import Job, Slots
 from headway.transport.aim import IDENTITY
 from headway.transport.family import family_of
 from headway.transport.home import origin_of
 from headway.transport.pools import Pools
+from headway.transport.wake import sleep
 
 if TYPE_CHECKING:
     import httpx2
@@ -46,6 +51,8 @@ class Signer:
         http: Any = getattr(client._client, "_headway_original", client._client)
         self.family = family_of(http)
         self.pools: Pools[Any] = Pools(http)
+        self._pid = os.getpid()
+        self._slots = Slots()
         self.base_url = str(client.base_url)
         self.query: dict[str, str] = {k: str(v) for k, v in client.default_query.items()}
         """What the client puts into each URL: Azure's version."""
@@ -64,8 +71,28 @@ class Signer:
         if self.pools.is_closed:
             raise self._refusal("is closed")
 
-    def sign(self, request: httpx2.Request, home: Home) -> None:
-        """Give a request the client's own headers and signature. It must not be changed after."""
+    def sign(self, request: httpx2.Request, home: Home, left_s: float | None = None) -> None:
+        """Give a request the client's own headers and signature. It must not be changed after.
+
+        The client may have to fetch a token for it. With `left_s` that is waited for so long, on a
+        thread that is left behind then; raises `TimeoutError`.
+        """
+        if left_s is None:
+            self._sign(request, home)
+            return
+        if self._pid != os.getpid():
+            self._pid, self._slots = os.getpid(), Slots()
+        job = Job(partial(copy_context().run, self._sign, request, home), self._slots)
+        if not job.start():
+            self._sign(request, home)
+            return
+        sleep(job, left_s)
+        if not job.is_done:
+            raise TimeoutError(f"client {self.name!r} did not sign the request in time")
+        if job.error is not None:
+            raise job.error
+
+    def _sign(self, request: httpx2.Request, home: Home) -> None:
         _ready(request, home)
         try:
             options = self._client._prepare_options(_options(request, home))

@@ -66,9 +66,15 @@ class Transport:
             return self._pass(request)
         if isinstance(arrival, Detour):
             return self._detour(arrival, request)
-        light = depart(self._desk, arrival)
-        if light is not None:
-            return self._carry(light, request)
+        light: Light | None = None
+        try:
+            light = depart(self._desk, arrival)
+            if light is not None:
+                return self._carry(light, request)
+        except BaseException:
+            if light is not None:
+                light.drop()
+            raise
         flight = self._desk.begin(arrival)
         if flight is None:
             return self._pass(request)
@@ -144,12 +150,14 @@ class Transport:
             request, response = following, self._forward(following)
         return self._desk.unsigned(origin_of(request.url), response)
 
-    def _signed(self, endpoint: Endpoint, request: httpx2.Request) -> Signer | None:
+    def _signed(
+        self, endpoint: Endpoint, request: httpx2.Request, left_s: float | None = None
+    ) -> Signer | None:
         """Have a request signed by the client that is its endpoint, if there is one."""
         signer = self._desk.aim.target(endpoint).signer
         if signer is not None:
             signer.check(endpoint, self._desk.home)
-            signer.sign(request, self._desk.home)
+            signer.sign(request, self._desk.home, left_s)
         return signer
 
     def _secret(self, endpoint: Endpoint) -> tuple[str, str] | None:
@@ -190,9 +198,15 @@ class Transport:
         try:
             secret = self._secret(trial.endpoint)
             request = flight.outgoing(trial, secret)
-            signer = None if request is flight.request else self._signed(trial.endpoint, request)
+            left_s = None if flight.is_observed else trial.limits.left_s()
+            signer = None
+            if request is not flight.request:
+                signer = self._signed(trial.endpoint, request, left_s)
         except CredentialUnavailable as exc:
             trial.refused(exc)
+        except TimeoutError as exc:
+            if not trial.broke(exc):
+                raise
         else:
             self._send(flight, trial, request, secret, signer)
 
@@ -350,12 +364,12 @@ class Transport:
         self, light: Light, response: httpx2.Response | None, chunks: Iterator[bytes]
     ) -> None:
         """The caller gave up."""
-        if light.call.attempt.ended:
+        if light.call.attempt.ended or response is None:
+            light.drop()
             return
         flight = light.grown()
         try:
-            if response is not None:
-                self._dock(flight.trial(light.call.attempt), response, chunks)
+            self._dock(flight.trial(light.call.attempt), response, chunks)
         finally:
             flight.abandon()
 

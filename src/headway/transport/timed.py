@@ -9,7 +9,9 @@ moves the instant that it waits for.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import weakref
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import anyio
@@ -102,3 +104,8 @@ def _current_task() -> asyncio.Task[Any] | None:
         return asyncio.current_task()
     except RuntimeError:
         return None  # trio
+
+
+def within(seconds: float | None) -> AbstractContextManager[object]:
+    """Bounds what is awaited inside; None: not at all."""
+    return contextlib.nullcontext() if seconds is None else anyio.fail_after(seconds)
