@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.engine import Engine
-from headway.core.fleet import IDLE_S, RETRY_S, FleetGate, Loan, Want
+from headway.core.fleet import IDLE_S, OWN_BURST_S, RETRY_S, FleetGate, Loan, Want
 from headway.core.model import Send, Wait
 from headway.core.snapshot import Capacity
 from tests.core.build import Even, endpoint, facts, route, snapshot
@@ -185,6 +185,67 @@ def test_after_an_outage_nothing_is_owed_for_it() -> None:
         of.charge(1.0, 0.0)
     lend(of, 1.0, 1.0)
     assert of.balance == 1.0
+    of.charge(1.0, 1.0)
+    assert of.balance == 0.0  # what is used now is owed again
+
+
+def test_a_new_document_changes_the_own_share_too() -> None:
+    of = gate(own=60.0)
+    of.reshare(6.0, 120.0)
+    of.lose()
+    of.charge(1.0, 0.0)
+    assert of.wait_s(0.0, 1.0) == pytest.approx(10.0 - OWN_BURST_S)
+
+
+def test_a_loan_rules_until_it_has_grown_old_and_not_then() -> None:
+    of = gate()
+    of.miss(1.0, 0.0)
+    lend(of, 1.0, 0.0)
+    of.charge(1.0, VALID_S)
+    assert of.wait_s(VALID_S, 1.0) == pytest.approx(1.0 - OWN_BURST_S)
+
+
+def test_what_uses_nothing_is_no_use() -> None:
+    of = gate()
+    of.charge(0.0, 5.0)
+    assert of.want(5.0) == 0.0
+
+
+def test_half_a_unit_goes_when_there_is_half() -> None:
+    of = gate()
+    of.charge(0.5, 0.0)
+    lend(of, 1.0, 0.0)
+    assert of.balance == 0.5
+    assert of.wait_s(0.0, 0.5) == 0.0
+    assert of.wait_s(0.0) == 0.0
+    assert of.wait_s(0.0, 0.51) > 0.0
+
+    after = gate()
+    after.miss(2.0, 0.0)
+    lend(after, 2.5, 0.0)
+    after.charge(2.0, 0.0)
+    assert after.wait_s(0.0, 0.5) == 0.0
+
+
+def test_a_loan_is_a_second_of_the_rate_at_most_whatever_is_at_hand() -> None:
+    of = gate(whole=600.0)
+    of.miss(0.5, 0.0)
+    lend(of, 0.5, 0.0)
+    of.miss(100.0, 0.0)
+    assert of.want(0.0) == 10.0
+
+
+def test_a_loan_that_nobody_has_used_for_long_holds_nobody_up() -> None:
+    assert IDLE_S == 10.0
+    of = gate()
+    of.miss(1.0, 0.0)
+    lend(of, 5.0, IDLE_S)
+    assert of.wait_s(IDLE_S, 6.0) == 0.0
+
+    used = gate()
+    used.miss(1.0, 4.0)
+    lend(used, 1.0, 6.0)
+    assert used.wait_s(6.0, 2.0) > 0.0
 
 
 def test_a_store_that_falls_silent_is_not_waited_for() -> None:

@@ -16,10 +16,10 @@ from typing import Any, cast
 import pytest
 
 from headway.core.snapshot import Snapshot
-from headway.policy.refresh import THREAD_NAME, Refresher, refresher
+from headway.policy.refresh import LOOK_NAME, THREAD_NAME, Refresher, refresher
 from headway.policy.sources import NotModified, PolicySource, Reply
 from headway.policy.supply import PolicySupply
-from tests.policy.samples import document, encoded, put
+from tests.policy.samples import CREDENTIALS, document, encoded, put
 
 PATIENCE_S = 10.0
 
@@ -141,7 +141,85 @@ def test_the_thread_comes_back_when_it_is_needed_again() -> None:
         eventually(lambda: not refresh_threads())
 
 
-def test_a_step_that_raises_does_not_end_the_thread(caplog: pytest.LogCaptureFixture) -> None:
+class Hanging(Quick):
+    """Comes over a network, and hangs at every look after the first until it is let go."""
+
+    fetched = True
+    from_loopback = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def read(self, etag: str | None) -> Reply | NotModified:
+        if self.version:
+            assert self.go_on.wait(PATIENCE_S)
+        return super().read(etag)
+
+
+def look_threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == LOOK_NAME]
+
+
+def hanging_supply(source: Hanging) -> PolicySupply:
+    return PolicySupply(
+        source, credentials=CREDENTIALS, allowed_hosts=[f"{name}.example" for name in "abc"]
+    )
+
+
+def test_a_source_that_hangs_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.policy.refresh.PATIENCE_S", 0.01)
+    stuck, quick = Hanging(), Quick()
+    supplies = [hanging_supply(stuck), supply_of(quick)]
+    for supply in supplies:
+        supply.initial()
+        supply.ensure_started()
+    eventually(lambda: quick.version > 20 and len(look_threads()) == 1)
+    assert stuck.version == 1
+    assert len(refresh_threads()) == 1
+
+    stuck.go_on.set()
+    eventually(lambda: stuck.version > 3)
+    for supply in supplies:
+        supply.close()
+    eventually(lambda: not look_threads())
+
+
+def test_so_many_hang_at_once_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.policy.refresh.PATIENCE_S", 0.01)
+    monkeypatch.setattr("headway.policy.refresh.LOOKS_MAX", 2)
+    sources = [Hanging() for _ in range(5)]
+    supplies = [hanging_supply(source) for source in sources]
+    for supply in supplies:
+        supply.initial()
+        supply.ensure_started()
+    eventually(lambda: len(look_threads()) == 3)
+    for source in sources:
+        source.go_on.set()
+    eventually(lambda: all(source.version > 2 for source in sources))
+    for supply in supplies:
+        supply.close()
+    eventually(lambda: not look_threads())
+
+
+def test_the_thread_may_end_while_a_look_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headway.policy.refresh.PATIENCE_S", 0.01)
+    stuck = Hanging()
+    supply = hanging_supply(stuck)
+    supply.initial()
+    supply.ensure_started()
+    eventually(lambda: len(look_threads()) == 1)
+    supply.close()
+    eventually(lambda: not refresh_threads())
+    assert in_child(lambda: refresher._looks == {})
+    stuck.go_on.set()
+    eventually(lambda: not look_threads())
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_step_that_raises_does_not_end_the_thread(
+    hangs: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken:
         stepped = 0
         on = True
@@ -151,6 +229,9 @@ def test_a_step_that_raises_does_not_end_the_thread(caplog: pytest.LogCaptureFix
 
         def due_in_s(self) -> float:
             return 0.0 if self.stepped == 0 else 60.0
+
+        def may_hang(self) -> bool:
+            return hangs
 
         def step(self) -> None:
             self.stepped += 1

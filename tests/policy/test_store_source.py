@@ -13,6 +13,7 @@ import pytest
 
 from headway.errors import FetchError, PolicyError, VerifyError
 from headway.policy.parse import DOCUMENT_BYTES_MAX
+from headway.policy.publish import _Store, publish
 from headway.policy.sources import Fetched, NotModified, TooLargeError
 from headway.policy.store_source import StoreSource
 from tests.policy.bench import Bench
@@ -94,6 +95,32 @@ def test_what_is_empty_too_large_absent_or_elsewhere_is_told(
         StoreSource(URL, options=nobody).fetch()
     assert "canary" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_of_two_that_publish_at_once_one_is_told(
+    is_new: bool, s3: dict[str, Any], bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if is_new:
+        bucket.rm(URL)
+    look = _Store.read
+
+    def overtaken(target: Any) -> Any:
+        found = look(target)
+        bucket.pipe_file(URL, encoded(document(version=9)))
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_Store, "read", overtaken)
+        with pytest.raises(VerifyError, match="in the meantime"):
+            publish(encoded(document(version=8)), URL, options=s3)
+    assert bucket.cat_file(URL) == encoded(document(version=9))
+
+    done = publish(encoded(document(version=10)), URL, options=s3)
+    assert (done.replaced, done.changed) == ((0, 9), True)
+    bucket.rm(URL)
+    assert publish(encoded(document(version=1)), URL, options=s3).replaced is None
+    assert bucket.cat_file(URL) == encoded(document(version=1))
 
 
 def test_a_supply_follows_a_bucket(s3: dict[str, Any], bucket: Any, tmp_path: Path) -> None:

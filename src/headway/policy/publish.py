@@ -31,9 +31,10 @@ from headway.policy.signing import (
     signature_file,
 )
 from headway.policy.sources import FileSource, PolicySource, Reply, source_for
-from headway.policy.store_source import StoreSource
+from headway.policy.store_source import ChangedError, StoreSource
 
 PUT_TIMEOUT_S = 30.0
+OVERTAKEN = "somebody else has published there in the meantime"
 
 
 class Published(NamedTuple):
@@ -238,6 +239,8 @@ def _bytes_of(path: Path) -> bytes | None:
 
 
 class _Store(Target):
+    """S3 compares before it swaps, as HTTP does; of other stores the last who writes wins."""
+
     def __init__(self, source: StoreSource) -> None:
         self.label = source.label
         self._source = source
@@ -245,11 +248,19 @@ class _Store(Target):
     def read(self) -> Place:
         if not self._source.exists():
             return Place(None, None)
-        return Place(_whole(self._source), _signatures(self._source))
+        tag = self._source.tag()  # before the content: what changes in between is noticed
+        return Place(_whole(self._source), _signatures(self._source), tag)
 
     def put(self, suffix: str, content: bytes, now: Place | None) -> None:
-        del now  # nor does fsspec
-        self._source.write(suffix, content)
+        try:
+            self._source.write(
+                suffix,
+                content,
+                tag=None if now is None else now.tag,
+                is_new=now is not None and now.content is None,
+            )
+        except ChangedError:
+            raise VerifyError(OVERTAKEN, source=self.label) from None
 
 
 def _whole(source: PolicySource) -> bytes:
@@ -299,9 +310,7 @@ class _Http(Target):
             headers["if-match"] = now.tag
         status, _, _ = self._send("PUT", suffix, content, headers)
         if status == 412:
-            raise VerifyError(
-                "somebody else has published there in the meantime", source=self.label
-            )
+            raise VerifyError(OVERTAKEN, source=self.label)
         self._check(status, "writing it", 200, 201, 202, 204)
 
     @property

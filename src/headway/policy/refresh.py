@@ -1,5 +1,8 @@
 """The one background thread of a process: it looks after every policy supply that is in use.
 
+What may hang longer than any of its own timeouts (nobody bounds a name look-up) is looked at in a
+thread of its own, for as long as that takes: so one source that hangs delays no other.
+
 Started by the first supply that needs it, never at import or construction; a daemon, so a process
 ends without waiting for it; gone when no supply is left. Supplies are held weakly, and a forked
 child begins with no thread, fresh locks and the same supplies.
@@ -21,10 +24,15 @@ if TYPE_CHECKING:
 log = logging.getLogger("headway.policy")
 
 THREAD_NAME = "headway-policy"
+LOOK_NAME = "headway-policy-look"
 BACKOFF_START_S = 2.0
 BACKOFF_CAP_S = 300.0
 FAILED_WAIT_S_MIN = 1.0
 IDLE_S_MAX = 30.0  # how long the thread may fail to notice that the last supply is gone
+PATIENCE_S = 1.0
+"""A look that takes longer goes on by itself; most are over in a tenth of it."""
+LOOKS_MAX = 8
+"""That go on by themselves at once. With so many sources hanging, one more is waited for."""
 
 
 class Refreshable(Protocol):
@@ -36,6 +44,10 @@ class Refreshable(Protocol):
 
     def due_in_s(self) -> float:
         """Seconds until its next step; 0 or less: now."""
+        ...
+
+    def may_hang(self) -> bool:
+        """Whether a step may take longer than any timeout of its source."""
         ...
 
     def step(self) -> None:
@@ -57,6 +69,8 @@ class Refresher:
         self._members: list[weakref.ref[Refreshable]] = []
         self._thread: threading.Thread | None = None
         self._wakes: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._looks: dict[weakref.ref[Refreshable], threading.Thread] = {}
+        """Those that go on by themselves."""
 
     def adopt(self, supply: Refreshable) -> None:
         """Know of a supply; starts nothing."""
@@ -107,15 +121,49 @@ class Refresher:
     def _round(self) -> float | None:
         """Step what is due; seconds until the next is, or None when nobody is left."""
         next_s: float | None = None
+        self._looks = {ref: look for ref, look in self._looks.items() if look.is_alive()}
         for ref in tuple(self._members):
-            due_s = _step_if_due(ref)
+            due_s = self._step_if_due(ref)
             if due_s is not None:
                 next_s = due_s if next_s is None else min(next_s, due_s)
         return None if next_s is None else max(next_s, 0.0)
 
+    def _step_if_due(self, ref: weakref.ref[Refreshable]) -> float | None:
+        # A function of its own: the loop must not hold on to a supply while it sleeps.
+        supply = ref()
+        if supply is None or not supply.is_active():
+            return None
+        if ref in self._looks:
+            return IDLE_S_MAX  # its end wakes the loop
+        if supply.due_in_s() > 0:
+            return supply.due_in_s()
+        is_sound = self._look_aside(ref) if supply.may_hang() else _step(ref)
+        # Never a tight loop, whatever went wrong.
+        return supply.due_in_s() if is_sound else IDLE_S_MAX
+
+    def _look_aside(self, ref: weakref.ref[Refreshable]) -> bool:
+        """Step it in a thread of its own; False when that failed, or goes on."""
+        ended: list[bool] = []
+        wakes = self._wakes
+
+        def look() -> None:
+            ended.append(_step(ref))
+            wakes.put(None)
+
+        thread = threading.Thread(target=look, name=LOOK_NAME, daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # no threads left
+            return _step(ref)
+        thread.join(PATIENCE_S if len(self._looks) < LOOKS_MAX else None)
+        if thread.is_alive():
+            self._looks[ref] = thread
+        return bool(ended) and ended[0]
+
     def after_fork(self) -> None:
         """Run in a forked child, where only the forking thread lives on."""
         self.generation += 1
+        self._looks = {}
         self._lock = threading.Lock()
         self._thread = None
         self._wakes = queue.SimpleQueue()
@@ -125,18 +173,16 @@ class Refresher:
                 supply.after_fork()
 
 
-def _step_if_due(ref: weakref.ref[Refreshable]) -> float | None:
-    # A function of its own: the loop must not hold on to a supply while it sleeps.
+def _step(ref: weakref.ref[Refreshable]) -> bool:
+    """Whether it did not raise."""
     supply = ref()
-    if supply is None or not supply.is_active():
-        return None
-    if supply.due_in_s() <= 0:
-        try:
+    try:
+        if supply is not None:
             supply.step()
-        except Exception:
-            log.exception("refreshing the policy failed")
-            return IDLE_S_MAX  # never a tight loop, whatever went wrong
-    return supply.due_in_s()
+    except Exception:
+        log.exception("refreshing the policy failed")
+        return False
+    return True
 
 
 def default_backoff() -> Callable[[RetryCallState], float]:

@@ -8,6 +8,7 @@ own, started at the first look; it is not ours, and shared with everything else 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 from collections.abc import Iterable, Mapping
@@ -47,8 +48,16 @@ _TAGS = (
 """What file systems call that which changes with an object's content."""
 
 
+_COMPARING = frozenset({"s3", "s3a"})
+"""Whose file systems hand a condition on to the store."""
+
+
 class AbsentError(FetchError):
     """There is no such object."""
+
+
+class ChangedError(FetchError):
+    """There is another object than the one that was read."""
 
 
 class StoreSource(PolicySource):
@@ -114,9 +123,28 @@ class StoreSource(PolicySource):
             return False
         return True
 
-    def write(self, suffix: str, content: bytes) -> None:
-        """Put the document there, or what belongs beside it. Raises FetchError."""
-        self._call("pipe_file", self.label + suffix, content)  # no two give it the same name
+    def tag(self) -> str | None:
+        """What to compare with before writing; None: nothing is there, or it can't be compared."""
+        if self._scheme not in _COMPARING:
+            return None
+        try:
+            found: Mapping[str, Any] = self._call("info", self.label)
+        except AbsentError:
+            return None
+        return found.get("ETag")
+
+    def write(
+        self, suffix: str, content: bytes, *, tag: str | None = None, is_new: bool = False
+    ) -> None:
+        """Put the document there, or what belongs beside it.
+
+        `tag`: only in place of what had it; `is_new`: only where nothing is. On S3, and stores like
+        it that know conditions; others write. Raises FetchError; ChangedError for another object.
+        """
+        condition: dict[str, Any] = {}
+        if self._scheme in _COMPARING:
+            condition = {"mode": "create"} if is_new else {} if tag is None else {"IfMatch": tag}
+        self._call("pipe_file", self.label + suffix, content, **condition)  # no two name it alike
 
     def _head(self, url: str, cap: int) -> bytes:
         content: bytes = self._call("cat_file", url, start=0, end=cap + 1)
@@ -133,7 +161,7 @@ class StoreSource(PolicySource):
         named = next((found[name] for name in _TAGS if found.get(name)), None)
         return None if named is None else f"{named}-{size}"
 
-    def _call(self, method: str, url: str, *values: Any, **arguments: Any) -> Any:
+    def _call(self, method: str, url: str, *given: Any, **arguments: Any) -> Any:
         """Call the file system, within `timeout_s` where it is an asynchronous one."""
         asyn = import_module("fsspec.asyn")  # it has no types
         fs = self._file_system()
@@ -141,11 +169,13 @@ class StoreSource(PolicySource):
         try:
             if isinstance(fs, asyn.AsyncFileSystem):
                 call = getattr(fs, f"_{method}")
-                return asyn.sync(fs.loop, call, path, *values, timeout=self._timeout_s, **arguments)
-            return getattr(fs, method)(path, *values, **arguments)
+                return asyn.sync(fs.loop, call, path, *given, timeout=self._timeout_s, **arguments)
+            return getattr(fs, method)(path, *given, **arguments)
         except FileNotFoundError:
             raise AbsentError("is not there", source=self.label) from None
         except Exception as exc:  # noqa: BLE001 - whatever a store's client raises
+            if method == "pipe_file" and arguments and _is_not_so(exc):
+                raise ChangedError("is not what was read", source=self.label) from None
             # Its text may repeat a request with its signature: the class says enough.
             raise FetchError(
                 f"{type(exc).__name__} while asking for it", source=self.label
@@ -163,6 +193,11 @@ class StoreSource(PolicySource):
         with contextlib.suppress(Exception):
             fs.invalidate_cache()
         return fs
+
+
+def _is_not_so(exc: Exception) -> bool:
+    """Whether a condition did not hold, as s3fs says it (PreconditionFailed)."""
+    return isinstance(exc, FileExistsError) or getattr(exc, "errno", None) == errno.EINVAL
 
 
 def _file_system_class(scheme: str) -> Any:

@@ -17,14 +17,7 @@ from headway.credentials import Credential
 from headway.errors import FetchError, PolicyError, VerifyError
 from headway.hosts import check_patterns
 from headway.policy.cache import DiskCache
-from headway.policy.decide import (
-    PolicyStatus,
-    Verdict,
-    is_expired,
-    takes_part,
-    verdict,
-    why_not,
-)
+from headway.policy.decide import PolicyStatus, Verdict, is_expired, takes_part, verdict, why_not
 from headway.policy.document import Compiled
 from headway.policy.first import (
     bounded_fetch,
@@ -223,6 +216,10 @@ class PolicySupply:
     def due_in_s(self) -> float:
         """Seconds until the source is looked at next."""
         return self._pace.due - self._clock()
+
+    def may_hang(self) -> bool:
+        """Whether looking at the source goes over a network."""
+        return self._source is not None and self._source.fetched
 
     def step(self) -> None:
         """Look at the source."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import random
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -30,8 +31,12 @@ log = logging.getLogger("headway")
 THREAD_NAME = "headway-fleet"
 EVERY_S = 0.1
 """Between two loans. A call that finds the balance empty waits this long, or less."""
-VALID_S = 0.6
-"""A loan that is not followed by another in this time no longer rules: the own share does."""
+JITTER = 0.5
+"""A turn comes this part of the time earlier or later. Where a fleet wants all that there is, each
+process gets what has accrued since the one before it asked: in a fixed order always the same."""
+VALID_S = 2.0
+"""A loan that is not followed by another in this time no longer rules: the own share does. What a
+busy machine delays is not lost: a store that can't be asked is told of at once."""
 LOST_EVERY_S = 1.0
 """Between two attempts while the store can't be asked."""
 IDLE_S = 60.0
@@ -225,4 +230,4 @@ def _run(ref: weakref.ref[FleetKeeper], stop: threading.Event) -> None:
             keeper.rest()
             return
         del keeper
-        stop.wait(wait_s)
+        stop.wait(wait_s * random.uniform(1.0 - JITTER, 1.0 + JITTER))

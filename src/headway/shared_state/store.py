@@ -24,10 +24,15 @@ from headway.core.purse import Claim, Grant
 from headway.errors import HeadwayError
 
 REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
-SOCKET_TIMEOUT_S = 0.25
+SOCKET_TIMEOUT_S = 0.5
 """Unless the URL says otherwise (`?socket_timeout=`). No call waits for it."""
-BURST_S = 1.0
+BURST_S = 0.4
 """At most this much of a rate accrues while nobody borrows."""
+JITTER_S = 0.3
+"""What is sent this much later than it was lent still meets no full minute."""
+LENT_PART = 1.0 - (BURST_S + JITTER_S) / 60.0
+"""Of a published rate. Limits per minute are counted by the minute, whenever that begins: one that
+begins with what has accrued must not have more than the others."""
 NANO_MAX = 10**15
 """A million USD: what no budget comes to, and sums of a few are still exact."""
 KEEP_S = 120
@@ -125,7 +130,7 @@ class RedisRateStore:
     """A Redis or Valkey server, by URL. Connects at first use.
 
     Args:
-        url: as redis-py reads it; socket timeouts are 0.25 s unless it names others.
+        url: as redis-py reads it; socket timeouts are 0.5 s unless it names others.
         namespace: processes that name the same one share their rates and budgets. The keys of one
             namespace live in one slot of a cluster.
     """
@@ -149,7 +154,7 @@ class RedisRateStore:
         keys = [f"{{{self._namespace}}}:rate:{w.endpoint_id}:{w.kind}" for w in wants]
         amounts: list[float] = []
         for want in wants:
-            amounts += (want.per_s, want.amount)
+            amounts += (want.per_s * LENT_PART, want.amount)
         lent = self._lend(keys=keys, args=[BURST_S, KEEP_S, *amounts])
         loans: list[Loan] = []
         for want, amount in zip(wants, lent, strict=True):
