@@ -55,6 +55,8 @@ KEYS_VARIABLE = "HEADWAY_POLICY_KEYS"
 UNSIGNED_VARIABLE = "HEADWAY_POLICY_UNSIGNED"
 SDK_DEFAULT = "AsyncHttpxClientWrapper"
 """The class of the http client that the SDK makes where the user gives none."""
+CLASSES_MAX = 64
+"""Classes of clients for which what is set on instances is kept; the SDK has six."""
 SHARED_ROUTERS_MAX = 256
 """Policies remembered for sharing; a process with more distinct ones gets a router per client."""
 
@@ -204,14 +206,14 @@ def _noting(client: Any) -> Any:
     The SDK makes such an error above any transport, in one method. It, and the two that make copies
     of the client, are set beside those of the class, which stays what it is.
     """
-    cls = type(client)
+    cls: Any = type(client)
     if hasattr(cls, "_make_status_error"):
         client._make_status_error = MethodType(_noted(cls), client)
         client.copy = client.with_options = MethodType(_copied(cls), client)
     return client
 
 
-@functools.cache
+@functools.lru_cache(CLASSES_MAX)
 def _noted(cls: Any) -> Callable[..., Any]:
     @functools.wraps(cls._make_status_error)
     def make(self: Any, *args: Any, **given: Any) -> Any:
@@ -224,7 +226,7 @@ def _noted(cls: Any) -> Callable[..., Any]:
     return make
 
 
-@functools.cache
+@functools.lru_cache(CLASSES_MAX)
 def _copied(cls: Any) -> Callable[..., Any]:
     @functools.wraps(cls.copy)
     def copy(self: Any, *args: Any, **given: Any) -> Any:
