@@ -19,6 +19,7 @@ from headway.core.model import Event, FleetStoreChanged, Outcome, Send, Wait
 from headway.core.snapshot import Capacity
 from headway.router import Router
 from headway.shared_state import FleetKeeper, RedisRateStore
+from headway.shared_state.store import LENT_PART
 from headway.testing import FakeClock
 from tests.core.build import DONE, Even, endpoint, facts, route, snapshot
 from tests.servers import OK, Server
@@ -260,7 +261,8 @@ def test_sixteen_keep_to_one_rate(redis_server: Any, keepers: list[Any]) -> None
     processes, began = run_fleet(redis_server, keepers, 15.0)
 
     # What each uses before its first loan is owed: repaid in the first seconds.
-    assert rate(processes, began + 5.0, began + 15.0) == pytest.approx(RPM / 60, rel=0.02)
+    lent = RPM / 60 * LENT_PART
+    assert rate(processes, began + 5.0, began + 15.0) == pytest.approx(lent, rel=0.02)
     assert rate(processes, began, began + 15.0) <= RPM / 60 * (1.0 + 1.0 / 15.0) * 1.02
     assert not any(p.failed for p in processes)
     assert all(p.sent for p in processes)
