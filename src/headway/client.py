@@ -10,10 +10,12 @@ With `errors` the only module that imports openai.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from types import MethodType
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, cast
 
 import openai
@@ -24,6 +26,7 @@ from headway.forks import free_in_children
 from headway.hosts import split_url
 from headway.transport.async_ import AsyncTransport
 from headway.transport.family import family_of
+from headway.transport.flight import NOTE
 from headway.transport.home import Home
 from headway.transport.signer import Signer
 from headway.transport.sync import Transport
@@ -52,6 +55,8 @@ KEYS_VARIABLE = "HEADWAY_POLICY_KEYS"
 UNSIGNED_VARIABLE = "HEADWAY_POLICY_UNSIGNED"
 SDK_DEFAULT = "AsyncHttpxClientWrapper"
 """The class of the http client that the SDK makes where the user gives none."""
+CLASSES_MAX = 64
+"""Classes of clients for which what is set on instances is kept; the SDK has six."""
 SHARED_ROUTERS_MAX = 256
 """Policies remembered for sharing; a process with more distinct ones gets a router per client."""
 
@@ -140,7 +145,7 @@ def wrap(  # long: the checks of one public call
         if isinstance(base, openai.OpenAI)
         else AsyncTransport(chosen, cast("httpx2.AsyncClient", http), home)
     )
-    return cast("ClientT", _copy_of(base, _clone(http, seam)))
+    return cast("ClientT", _noting(_copy_of(base, _clone(http, seam))))
 
 
 _KEYWORDS = ("policy", "router", "transport", *RouterOptions.__annotations__)
@@ -193,6 +198,41 @@ def _copy_of(client: openai.OpenAI | openai.AsyncOpenAI, http: Any) -> object:
         if hasattr(client, name):
             setattr(wrapped, name, getattr(client, name))
     return wrapped
+
+
+def _noting(client: Any) -> Any:
+    """Have the client say in its status errors which endpoints were tried.
+
+    The SDK makes such an error above any transport, in one method. It, and the two that make copies
+    of the client, are set beside those of the class, which stays what it is.
+    """
+    cls: Any = type(client)
+    if hasattr(cls, "_make_status_error"):
+        client._make_status_error = MethodType(_noted(cls), client)
+        client.copy = client.with_options = MethodType(_copied(cls), client)
+    return client
+
+
+@functools.lru_cache(CLASSES_MAX)
+def _noted(cls: Any) -> Callable[..., Any]:
+    @functools.wraps(cls._make_status_error)
+    def make(self: Any, *args: Any, **given: Any) -> Any:
+        error = cls._make_status_error(self, *args, **given)
+        note = error.response.extensions.get(NOTE)
+        if note is not None:
+            error.add_note(note)
+        return error
+
+    return make
+
+
+@functools.lru_cache(CLASSES_MAX)
+def _copied(cls: Any) -> Callable[..., Any]:
+    @functools.wraps(cls.copy)
+    def copy(self: Any, *args: Any, **given: Any) -> Any:
+        return _noting(cls.copy(self, *args, **given))
+
+    return copy
 
 
 def over(client: OneT, transport: object) -> OneT:

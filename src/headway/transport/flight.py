@@ -40,6 +40,10 @@ INJECTABLE = frozenset({"chat", "completions"})
 """Surfaces whose streams tell their usage only when asked."""
 
 
+NOTE = "headway_note"
+"""The extension of an error's response that says what was tried, for the exception made of it."""
+
+
 class Intake(NamedTuple):
     """What a request is, before anything is decided about it."""
 
@@ -406,6 +410,8 @@ class Flight:
             (b"x-headway-decision", f"{attempt.kind.value}; {attempt.reason}".encode()),
         )
         response.headers = self.desk.home.family.Headers(headers)
+        if response.status_code >= 400:
+            response.extensions[NOTE] = self.note()
 
     def abandon(self) -> None:
         """The caller gave up, or something that is not ours to judge came up."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 FINISHED = frozenset({"stop", "length", "tool_calls", "function_call", "completed"})
 """Reasons to end that make an answer worth keeping: not those of a filter, or of a failure."""
 
-_TOLD = ("http_version", "reason_phrase")
+_TOLD = ("http_version", "reason_phrase", "headway_note")
 
 
 class Gone(Exception):  # noqa: N818 - told to nobody: whoever waits makes a request of its own
