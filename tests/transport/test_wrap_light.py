@@ -277,6 +277,9 @@ def failing(*_: object, **__: object) -> None:
     raise RuntimeError("out of order")
 
 
+@pytest.mark.skipif(
+    openai.__version__.startswith("2."), reason="its bodies don't begin with the model"
+)
 @pytest.mark.parametrize(
     "what",
     ["headway.core.light.settle", "headway.core.budget.RetryBudget.deposit"],
