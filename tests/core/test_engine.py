@@ -550,7 +550,7 @@ def test_explain_holds_endpoints_against_what_the_class_is_promised() -> None:
 def test_explain_of_an_unknown_model_is_empty() -> None:
     bench = Bench(snapshot(only("m", "r")))
 
-    assert bench.engine.explain(facts("other"), 0.0) == (None, "", None, 0, ())
+    assert bench.engine.explain(facts("other"), 0.0) == (None, "", None, 0, (), "")
 
 
 def test_explaining_changes_no_decision() -> None:
