@@ -20,7 +20,7 @@ from headway.task import Task, bind, continue_task, options, task
 # At each request openai 2 takes httpx2 out of `sys.modules`, whole or not. A thread of ours that
 # imported it later, for prices or a policy, would break the calls that run meanwhile.
 with suppress(ImportError):
-    import httpx2 as _httpx2  # noqa: F401
+    import_module("httpx2")
 
 if TYPE_CHECKING:
     from headway import errors, events, otel, tenacity, testing

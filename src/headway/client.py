@@ -206,7 +206,7 @@ def _noting(client: Any) -> Any:
     The SDK makes such an error above any transport, in one method. It, and the two that make copies
     of the client, are set beside those of the class, which stays what it is.
     """
-    cls: Any = type(client)
+    cls = cast("Any", type(client))
     if hasattr(cls, "_make_status_error"):
         client._make_status_error = MethodType(_noted(cls), client)
         client.copy = client.with_options = MethodType(_copied(cls), client)

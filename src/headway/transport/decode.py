@@ -133,7 +133,8 @@ class _Sliced:
         self._decompress = decompress
 
     def feed(self, chunk: bytes) -> bytes:
-        out, size = [], 0
+        out: list[bytes] = []
+        size = 0
         for start in range(0, len(chunk), SLICE_BYTES):
             plain = self._decompress(chunk[start : start + SLICE_BYTES])
             size += len(plain)

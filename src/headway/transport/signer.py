@@ -13,7 +13,6 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import copy_context
-from functools import partial
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -82,7 +81,8 @@ class Signer:
             return
         if self._pid != os.getpid():
             self._pid, self._slots = os.getpid(), Slots()
-        job = Job(partial(copy_context().run, self._sign, request, home), self._slots)
+        context = copy_context()
+        job = Job(lambda: context.run(self._sign, request, home), self._slots)
         if not job.start():
             self._sign(request, home)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from decimal import Decimal
@@ -75,7 +75,7 @@ def weights_of(fleet: Sequence[Site], workload: Workload) -> dict[str, float]:
 
 
 @contextmanager
-def _few_collections() -> Iterator[None]:
+def _few_collections() -> Generator[None]:
     """Search for cycles seldom: a call leaves none, and a search looks at all that there is."""
     usual = gc.get_threshold()
     gc.set_threshold(COLLECT_AFTER, *usual[1:])
