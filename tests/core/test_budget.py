@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -122,6 +123,14 @@ def test_from_twice_the_floor_on_the_capacity_follows_the_concurrency() -> None:
     budget.note_inflight(12, 0.0)
 
     assert budget.capacity(0.0) == 6.0
+
+
+def test_with_a_floor_of_nothing_it_is_still_half_the_peak() -> None:
+    budget = RetryBudget(replace(POLICY, budget_capacity=0.0), 0.0)
+    assert budget.capacity(0.0) == budget.balance(9.0) == 0.0
+    budget.note_inflight(1, 10.0)
+    assert budget.capacity(10.0) == 0.5
+    assert budget.capacity(130.0) == pytest.approx(0.25)
 
 
 def test_a_full_budget_of_a_busy_pool_stays_full() -> None:

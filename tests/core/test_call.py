@@ -20,6 +20,7 @@ from headway.core.model import (
     FirstToken,
     LimitChanged,
     Outcome,
+    Rejection,
     RetryDenied,
     Send,
 )
@@ -875,6 +876,35 @@ def test_a_delegated_call_is_denied_like_any_other() -> None:
     assert denied(bench) == ["budget", "not_retryable"]
 
 
+def test_a_delegated_call_whose_old_connection_broke_is_sent_again_for_nothing() -> None:
+    bench = Bench(A)
+    hand = bench.begin(delegated=True)
+    attempt = hand.fail(0.0, REFUSED._replace(free_retry=True))
+
+    assert hand.call.retry_granted is True
+    assert hand.finish(0.0).attempt is attempt
+    assert bench.balance(0.0) == 3.0
+    assert denied(bench) == []
+
+
+def test_what_the_sdk_sends_again_and_cannot_be_paid_for_is_refused() -> None:
+    bench = Bench(route({"a": 1}, retry=RetryPolicy(budget_start=0.0)))
+    bench.prove("a", now=1.0)
+
+    def resend(since: float) -> Hand:
+        return bench.begin(2.0, delegated=True, resend=1, owed_since=since)
+
+    refusal = resend(1.0).refusal(2.0)  # served then is not served since
+    assert refusal == Rejection("throttled", None, (("a", "cooling", 0.0),))
+    assert bench.of(BudgetExhausted) == [BudgetExhausted("chat", 2.0)]
+    assert resend(0.9).send(2.0).number == 2  # somebody was served meanwhile
+
+    rich = Bench(route({"a": 1}, retry=RetryPolicy(budget_per_success=0.0)))
+    rich.prove("a", now=1.0)
+    assert rich.begin(2.0, delegated=True, resend=1, owed_since=1.5).send(2.0).number == 2
+    assert rich.balance(2.0) == 2.0
+
+
 def test_a_delegated_calls_attempt_count_is_the_sdks_business() -> None:
     hand = Bench(A).begin(delegated=True, attempts_max=1)
     hand.fail(0.0)
@@ -1151,8 +1181,8 @@ def test_a_probe_leaves_a_token_for_each_endpoint_that_is_out() -> None:
     """Two of three are dead, both due for a probe: with less than two tokens nobody probes."""
 
     def probes(balance: float, dead: tuple[str, ...]) -> bool:
-        bench = Bench(route({"a": 1, "b": 1, "c": 1}), rng=Even())
-        bench.prove("a", "b", "c")
+        bench = Bench(route(dict.fromkeys("abcde", 1)), rng=Even())
+        bench.prove(*"abcde")
         for name in dead:
             bench.kill(name)
         due = max(bench.breaker(name).open_until for name in dead) + 1.0
@@ -1163,4 +1193,40 @@ def test_a_probe_leaves_a_token_for_each_endpoint_that_is_out() -> None:
 
     assert not probes(1.0, ("a", "b"))
     assert probes(2.0, ("a", "b"))
+    assert probes(3.0, ("a", "b", "c", "d"))  # three are enough, however many are out
     assert probes(1.0, ("a",))
+
+
+def poor_with_one_dead(budget: float) -> Bench:
+    retry = RetryPolicy(budget_start=budget, budget_per_success=0.0, budget_trickle_s=0.0)
+    bench = Bench(route({"a": 1, "b": 1, "c": 1}, retry=retry), rng=Even())
+    bench.prove("a", "b", "c")
+    bench.kill("a")
+    return bench
+
+
+def test_one_token_to_the_last_bit_is_one() -> None:
+    bench = poor_with_one_dead(1.0)
+    due = bench.breaker("a").open_until
+    assert bench.balance(due) == 1.0
+    assert bench.begin(due).send(due).endpoint_id == "a"
+
+
+def test_a_retry_that_is_paid_for_may_probe_with_nothing_left() -> None:
+    bench = poor_with_one_dead(1.0)
+    hand = bench.begin(0.0)
+    first = hand.send(0.0)
+    due = bench.breaker("a").open_until
+    hand.end(first, BROKEN, due)
+    assert bench.balance(due) == 0.0
+    probe = hand.send(due)
+
+    assert (probe.endpoint_id, probe.is_probe) == ("a", True)
+
+
+def test_the_first_attempt_where_there_is_a_choice_was_not_waited_for() -> None:
+    bench = Bench(route({"a": 1, "b": 1}))
+    bench.prove("a", "b")
+    attempt = bench.begin(1.0).send(1.0)
+
+    assert (attempt.kind, attempt.backoff_s) == (AttemptKind.INITIAL, 0.0)

@@ -6,6 +6,7 @@ import pytest
 
 from headway.core.model import CANCELLED, AttemptEnded, CallEnded, CallFacts, Finish
 from headway.core.snapshot import AdmissionPolicy, HedgePolicy
+from headway.core.state import EndpointState
 from tests.core.build import BROKEN, DONE, Bench, Even, Hand, route, throttled
 
 
@@ -137,6 +138,27 @@ def test_a_driver_may_report_the_cancellation_as_an_outcome() -> None:
     assert hand.finish(1.0).attempt is attempt
     assert is_clean(bench)
     assert bench.balance(1.0) == pytest.approx(3.1)
+
+
+def test_what_an_interrupt_has_ended_already_is_not_ended_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = bench_of_one()
+    hand = bench.begin()
+    attempt = hand.send(0.0)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(EndpointState, "blame", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            hand.end(attempt, BROKEN, 1.0)
+    assert attempt.ended
+    hand.call.cancel(1.5)
+
+    assert hand.call.running == []
+    assert is_clean(bench)
 
 
 def test_a_lost_attempt_left_running_is_ended_by_the_cancellation() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headway.core.model import CallEnded, FailureClass, Outcome
+from headway.core.model import AttemptEnded, CallEnded, FailureClass, Outcome
 from headway.core.snapshot import HedgePolicy
 from tests.core.build import DONE, Bench, Hand, route
 
@@ -23,6 +23,7 @@ def test_the_rest_is_asked_for_elsewhere_as_after_any_failure() -> None:
     hand, broken = answering(bench)
     assert hand.call.on_interruption(broken, BROKE_OFF, 2.0) is True
     assert bench.of(CallEnded) == []
+    assert [e.attempt for e in bench.of(AttemptEnded)] == [broken]  # told at once
 
     rest = hand.send(2.0)
     assert rest.endpoint_id != broken.endpoint_id  # type: ignore[attr-defined]
@@ -64,3 +65,26 @@ def test_a_loser_that_breaks_off_takes_nothing_from_the_winner() -> None:
     assert hand.finish(2.5).attempt is second
     hand.end(second, DONE, 3.0)
     assert [e.winner for e in bench.of(CallEnded)][-1] is second
+
+
+def test_what_has_ended_cannot_break_off() -> None:
+    bench = Bench(route({"a": 1, "b": 1}))
+    hand, answer = answering(bench)
+    hand.end(answer, DONE, 2.0)  # type: ignore[arg-type]
+
+    assert hand.call.on_interruption(answer, BROKE_OFF, 2.5) is False  # type: ignore[arg-type]
+    assert hand.finish(2.5).attempt is answer
+
+
+def test_who_waits_for_the_place_of_what_broke_off_is_woken_at_once() -> None:
+    bench = Bench(route({"a": 1}))
+    bench.prove("a")
+    bench.state("a").limit.reconfigure(1.0)
+    hand, broken = answering(bench, attempts_max=1)
+    waiting = bench.begin(1.0)
+    waiting.wait(1.0, "queue")
+    woken: list[bool] = []
+    waiting.call.set_waker(lambda: woken.append(True))
+    assert hand.call.on_interruption(broken, BROKE_OFF, 2.0) is False  # type: ignore[arg-type]
+
+    assert woken == [True]

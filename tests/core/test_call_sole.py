@@ -21,7 +21,7 @@ from headway.core.model import (
 )
 from headway.core.place import place, place_sole
 from headway.core.sending import open_attempt, open_sole
-from headway.core.snapshot import AdmissionPolicy, Capacity, HedgePolicy
+from headway.core.snapshot import AdmissionPolicy, Capacity, HedgePolicy, TrafficClass
 from tests.core.build import (
     BROKEN,
     DONE,
@@ -263,6 +263,15 @@ def test_counts_are_wanted_by_whoever_listens_or_compares_or_paces() -> None:
     assert wants(silent(capacity=Capacity(tpm=60.0)))
     assert not wants(silent(capacity=Capacity(rpm=60.0)))
     assert wants(silent(), facts(pinned_to="a"))
+
+
+def test_where_something_is_promised_counts_are_wanted() -> None:
+    bench = silent()
+    classes = {"plain": TrafficClass(), "gold": TrafficClass(total_slo_s=9.0)}
+    bench.engine.swap(snapshot(A, classes=classes, version=2), 0.0)
+
+    assert wants(bench, facts(traffic_class="gold")) is True
+    assert wants(bench, facts(traffic_class="plain")) is False
 
 
 def test_where_there_is_a_choice_counts_are_wanted() -> None:

@@ -234,6 +234,18 @@ def test_endpoints_that_left_the_pool_are_forgotten() -> None:
     assert ejector.sweep(5, 20.0) == ([("b", 50.0)], [])
 
 
+def test_who_comes_back_begins_with_nothing_against_or_for_it() -> None:
+    ejector = ejector_at()
+    feed(ejector, one_bad())
+    ((name, until),) = ejector.sweep(6, 10.0)[0]
+    assert ejector.sweep(6, until) == ([], [name])
+    for _ in range(9):
+        ejector.record(name, ok=False)
+    assert ejector.sweep(6, until + 10.0) == ([], [])  # nine results are too few
+    ejector.record(name, ok=False)
+    assert [out for out, _ in ejector.sweep(6, until + 20.0)[0]] == [name]
+
+
 @given(
     st.integers(5, 12),
     st.lists(st.lists(st.floats(0, 1), min_size=12, max_size=12), min_size=1, max_size=12),

@@ -880,4 +880,5 @@ def test_a_child_ends_what_a_new_policy_has_made_it_forget() -> None:
     bench.engine.swap(snapshot(route({"b": 1}), version=2), 0.5)
     hand.end(attempt, THROTTLED, 1.0)
 
+    assert attempt.ended is True
     assert hand.next(1.0) is not None

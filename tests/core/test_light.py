@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from headway.core.budget import RetryBudget
 from headway.core.engine import Engine, NoLock
 from headway.core.light import LightCall, begin_light
 from headway.core.model import EVENTS, AttemptStarted, BudgetExhausted, Event, Finish, Outcome, Wait
 from headway.core.snapshot import DeadlinePolicy, HedgePolicy, RetryPolicy
+from headway.core.state import Pool
 from tests.core.build import (
     BROKEN,
     DONE,
@@ -225,3 +227,80 @@ def test_an_interrupt_before_the_lock_leaves_the_attempt_outstanding() -> None:
     begun.grown(facts()).cancel(1.6)
     assert [row.in_flight for row in of.status(2.0)] == [0]
     assert [row.in_flight for row in of.pools(2.0)] == [0]
+
+
+def test_one_that_nobody_makes_a_call_of_may_be_cancelled_as_it_is() -> None:
+    one, other = engine(), engine()
+    begun = light(one)
+    begun.cancel(1.5)
+
+    assert begun.attempt.ended
+    assert state(one) == state(other)
+    begun.cancel(1.6)
+    assert state(one) == state(other)
+
+
+def interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def half_ended(of: Engine, monkeypatch: pytest.MonkeyPatch) -> LightCall:
+    """An interrupt came after the attempt was ended, and before its pool was told."""
+    begun = light(of)
+    with monkeypatch.context() as patched:
+        patched.setattr(Pool, "observe_call", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            begun.succeed(DONE, 1.5)
+    assert begun.attempt.ended
+    assert (of.status(1.5)[0].in_flight, of.pools(1.5)[0].in_flight) == (0, 1)
+    return begun
+
+
+def test_what_an_interrupt_has_left_undone_is_done_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = engine()
+    begun = half_ended(of, monkeypatch)
+    light(of, 1.5)
+    for _ in range(2):
+        begun.cancel(1.6)
+        assert (of.status(1.6)[0].in_flight, of.pools(1.6)[0].in_flight) == (1, 1)
+
+
+def test_in_a_forked_child_there_is_nothing_left_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    of = engine()
+    begun = half_ended(of, monkeypatch)
+    of.after_fork(NoLock(), Even())
+    begun.cancel(1.6)
+
+    assert of.pools(1.6)[0].in_flight == 0
+
+
+def test_once_it_is_over_there_is_nothing_to_cancel() -> None:
+    of = engine()
+    done, grown = light(of), light(of)
+    light(of)  # the one that is left
+    done.succeed(DONE, 1.5)
+    done.cancel(1.6)
+    call = grown.grown(facts())
+    call.on_outcome(grown.attempt, DONE, 1.7)
+    grown.cancel(1.8)
+
+    assert (of.status(2.0)[0].in_flight, of.pools(2.0)[0].in_flight) == (1, 1)
+
+
+def test_an_interrupt_while_it_begins_leaves_nothing_outstanding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    of = engine()
+    with monkeypatch.context() as patched:
+        patched.setattr(RetryBudget, "note_inflight", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            begin_light(of, facts(), 1.0)
+    assert (of.status(1.0)[0].in_flight, of.pools(1.0)[0].in_flight) == (0, 0)
+
+    class Interrupted(NoLock):
+        def __enter__(self) -> NoLock:
+            raise KeyboardInterrupt
+
+    of.lock = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        begin_light(of, facts(), 1.0)

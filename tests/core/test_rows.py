@@ -52,6 +52,14 @@ def test_a_row_is_made_once() -> None:
     assert row.candidates[0].breaker is bench.breaker("a")
 
 
+def test_a_row_keeps_its_weights_alive_so_that_no_others_have_their_identity() -> None:
+    bench = proven()
+    policy = bench.engine.snapshot
+    weights = policy.routes[0].weights.pick(None, 0)
+
+    assert bench.world.row(weights, "m", policy).weights is weights
+
+
 def test_a_new_policy_has_rows_of_its_own() -> None:
     bench = proven()
     old = bench.engine.snapshot
@@ -114,6 +122,12 @@ def test_rows_are_bounded() -> None:
     assert len(bench.world.rows) == 1
 
 
+def test_nothing_is_under_way_where_nothing_is_known() -> None:
+    bench = proven()
+    bench.state("a").inflight = 3
+    assert [bench.world.inflight(name) for name in ("a", "b", "nobody")] == [3, 0, 0]
+
+
 def test_the_last_ejection_to_end_counts() -> None:
     ejector = proven().pool().ejector
     ejector.ejects_until = 99.0
@@ -135,6 +149,9 @@ def test_a_new_ceiling_counts_though_the_capacity_is_the_same() -> None:
     assert state.is_paced
     state.reconfigure(endpoint("a", capacity=Capacity(concurrency=3)), 4)
     assert not state.is_paced
+    state.reconfigure(endpoint("a"), None)
+    assert state.limit.limit is None
+    state.reconfigure(endpoint("a"), 4)
     state.reconfigure(endpoint("a"), None)
     assert state.limit.limit is None
 

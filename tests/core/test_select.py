@@ -252,6 +252,11 @@ def test_outstanding_does_not_draw_calls_back_to_what_is_known_to_be_slow() -> N
     slow(made[1], 1.0)
     made[1].state.inflight = 2  # twice what each of two equals would carry
     assert shares(made, choice())["a"] < 0.2
+    # in figures: cost 6.67 of which 3 may be chance, so that b has 1 / (1 + e^-3.67) of the room
+    share = 1 / (1 + math.exp(20 / 3) * 0.05 ** (1 + math.exp(3 - 20 / 3)))
+    assert share == pytest.approx(0.0267, abs=0.0001)
+    assert choose(made, choice(rng=Even(share - 0.0005)), 0.0) is made[0]
+    assert choose(made, choice(rng=Even(share + 0.0005)), 0.0) is made[1]
     made[1].state.inflight = 20
     assert shares(made, choice())["a"] > 0.99
 

@@ -18,6 +18,7 @@ from headway.core.snapshot import (
     Profile,
     Route,
     Snapshot,
+    TenantBudget,
     TrafficClass,
     WeightTable,
 )
@@ -364,3 +365,15 @@ def test_a_call_is_a_chat_unless_it_says_otherwise() -> None:
     chats = route({"a": 1}, name="chats", match=Match(surfaces=frozenset({"chat"})))
     assert snapshot(chats).route_for("m") is chats
     assert not chats.continuation.enabled
+
+
+def test_a_tenant_has_its_own_budget_else_that_of_all_who_are_not_named() -> None:
+    own = TenantBudget(max_cost=Decimal(5), period_s=3600)
+    others = TenantBudget(max_cost=Decimal(1), period_s=60)
+    policy = replace(snapshot(route({"a": 1})), tenants={"acme": own, "*": others})
+
+    assert policy.budget_of("acme") is own
+    assert policy.budget_of("another") is others
+    assert replace(policy, tenants={"acme": own}).budget_of("acme") is own
+    assert replace(policy, tenants={"acme": own}).budget_of("another") is None
+    assert own.share == 1.0  # unless it is said, a process may spend the whole

@@ -105,7 +105,10 @@ def test_endpoints_of_one_process_count_calls_together() -> None:
     world = World(zone=None, rng=Even())
     slow, other = world.state(endpoint("a")), world.state(endpoint("b"))
     slow.observe_latency(4.0, 1.0, 0.0)
-    for _ in range(50):
+    for _ in range(20):
+        other.observe_latency(1.0, 1.0, 179.0)
+    assert slow.residual(200.0) == pytest.approx(1.0 + 1.5 * 0.6)
+    for _ in range(30):
         other.observe_latency(1.0, 1.0, 179.0)
 
     assert slow.residual(179.0) == pytest.approx(1.0, abs=0.02)

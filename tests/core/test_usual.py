@@ -229,12 +229,13 @@ def test_what_keeps_nobody_out_does_not(nearly: Callable[[Bench], object]) -> No
     [
         ({"prompt_tokens": 900, "max_output_tokens": 100}, True),
         ({"prompt_tokens": 901, "max_output_tokens": 100}, False),
+        ({"prompt_tokens": 1000}, True),
         ({"prompt_tokens": 1001}, False),
         ({"body_bytes": 500}, True),
         ({"body_bytes": 501}, False),
         ({"pinned_to": "a"}, False),
     ],
-    ids=["fits", "too-long-an-answer", "too-long", "small", "too-large", "pinned"],
+    ids=["fits", "too-long-an-answer", "just-fits", "too-long", "small", "too-large", "pinned"],
 )
 def test_a_call_that_not_all_would_take_looks_at_each(
     what: dict[str, object], is_open: bool

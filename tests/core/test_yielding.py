@@ -142,6 +142,21 @@ def test_the_first_refusal_of_several_endpoints_is_not_believed_in_whole() -> No
     assert found.level(0.0) == pytest.approx(1.0 - CUT * shared)
 
 
+def test_where_the_others_are_worse_off_it_counts_in_whole_and_no_more() -> None:
+    found = Yielding()
+    for name in "bc":
+        for _ in range(5):  # all under way at the first cut
+            found.learn(attempt(name, -1.0), met_overload=True, now=0.0)
+    before = found.level(0.0)
+    found.learn(attempt("a"), met_overload=True, now=0.0)
+    assert found.level(0.0) == pytest.approx(0.5 * before)
+
+
+def test_time_brings_it_back_e_fold_in_five_minutes() -> None:
+    found = overloaded("a", times=2)
+    assert found.level(1.0 + 60.0 + 300.0) == pytest.approx(0.25 * math.e)
+
+
 def test_counts_are_of_late_and_of_endpoints_that_are_left() -> None:
     found = Yielding()
     for at in range(300):
@@ -250,6 +265,17 @@ def test_a_missed_objective_is_a_sign(
     assert met_overload(facts(), CLASSES["chat"], made, done, ended_at) is met
     assert met_overload(facts(priority=-1), CLASSES["chat"], made, done, ended_at) is False
     assert met_overload(facts(), TrafficClass(), made, done, ended_at) is False
+
+
+def test_objectives_are_held_against_the_attempts_own_time() -> None:
+    done = DONE._replace(output_tokens=5)
+    exact = TrafficClass(ttft_slo_s=1.0, tpot_slo_s=0.25, total_slo_s=10.0)
+    streamed = attempt(at=100.0, first_token_at=101.0)
+    assert met_overload(facts(), exact, streamed, done, 102.0) is False  # four steps in a second
+    assert met_overload(facts(), exact, streamed, done, 102.001) is True
+    whole = attempt(at=100.0)
+    assert met_overload(facts(), exact, whole, done, 110.0) is False
+    assert met_overload(facts(), exact, whole, done, 110.001) is True
 
 
 # ---------------------------------------------------------------- calls
