@@ -261,6 +261,19 @@ def test_half_of_ten_results_bad_opens_it_on_evidence_of_their_kind(
     assert breaker.is_hard is is_hard
 
 
+def test_what_tripped_it_before_makes_later_soft_evidence_no_harder() -> None:
+    breaker = breaker_that_works()
+    trip(breaker, 1.0)
+    finish(breaker, GOOD, 11.0)  # the probe
+    assert state_of(breaker) is State.CLOSED
+    work(breaker, 12.0, 5)
+    for _ in range(5):
+        finish(breaker, SOFT, 12.0)
+
+    assert (state_of(breaker), breaker.reason) == (State.OPEN, "ratio")
+    assert not breaker.is_hard
+
+
 @pytest.mark.parametrize(("broken", "is_hard"), [(2, False), (3, True)])
 def test_mixed_evidence_is_hard_when_half_of_it_is(broken: int, is_hard: bool) -> None:
     breaker = Breaker(Even())
