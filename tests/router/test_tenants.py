@@ -33,20 +33,20 @@ Made = tuple[headway.Router, openai.OpenAI, FakeClock]
 
 @pytest.fixture
 def make() -> Iterator[Callable[..., Made]]:
-    routers: list[headway.Router] = []
+    opened: list[headway.Router | openai.OpenAI] = []
 
     def made(server: Server, mode: str = "enforce", **changes: Any) -> Made:
         clock = FakeClock()
         router = headway.Router(
             document(server.url, **changes), allow_unsigned=True, clock=clock, mode=mode
         )
-        routers.append(router)
         client = openai.OpenAI(base_url=server.url, api_key="k", max_retries=0)
+        opened.extend([client, router])
         return router, router.wrap(client), clock
 
     yield made
-    for router in routers:
-        router.close()
+    for one in opened:
+        one.close()
 
 
 def ask(client: openai.OpenAI, tenant: str | None = "acme", **more: Any) -> Any:

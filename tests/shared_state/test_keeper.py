@@ -193,6 +193,7 @@ def test_no_thread_before_the_first_call_and_none_after_close() -> None:
         assert not named_threads()
         client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
         assert len(named_threads()) == 1
+        client.close()
         router.close()
         assert not named_threads()
         assert till.closed
@@ -316,6 +317,8 @@ def test_a_fleet_of_real_clients_shares_a_rate(redis_server: Any) -> None:
             thread.join()
         assert all(r.status().fleet.is_reachable for r in routers)  # type: ignore[union-attr]
         hits = len(server.hits)
+        for client in clients:
+            client.close()
         for router in routers:
             router.close()
     # Ten a second, one second's worth saved up in the store, and at the start one in each process.
