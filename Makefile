@@ -10,7 +10,7 @@ DEV   := $(VENV)/.installed-dev
 OLDPY := .venvs/legacy/bin/python
 OLD   := .venvs/legacy/.installed
 OLDTESTS ?= tests/faults tests/transport
-JOBS  ?= 2
+JOBS  ?= 3
 # Only these are collected for what runs alone.
 TIMED := $(shell grep -rlE 'mark\.timing' --include='test_*.py' tests)
 # Each worker takes a run of neighbours, which share what they set up, and the rest from the slower one.

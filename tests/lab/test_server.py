@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import urllib.error
 import urllib.request
@@ -11,6 +12,8 @@ import openai
 import pytest
 from openai import OpenAI
 
+from headway.lab.endpoint import SimulatedEndpoint
+from headway.lab.engine_profile import PROFILES
 from headway.lab.faults import Fault, FaultKind
 from headway.lab.fleet import EndpointSpec, FleetError, ServingFleet
 
@@ -114,6 +117,28 @@ def test_a_dead_endpoint_refuses_and_comes_back_on_its_port(
             chat(client)
     fleet.start_run()
     assert chat(client).usage.prompt_tokens_details.cached_tokens == 0  # its memory is lost
+
+
+def test_it_comes_back_once_where_two_ask_for_it() -> None:
+    """The start of a run and the ticker may both find the fault over."""
+    faults = [Fault(endpoint="a", kind=FaultKind.DIE, start_s=0.0, end_s=1.0)]
+
+    async def revive() -> int:
+        endpoint = SimulatedEndpoint(
+            "a", PROFILES["8b-a100"], clock=lambda: 0.0, time_scale=1.0, chunk_interval_s=1.0
+        )
+        await endpoint.listener.open()
+        port = endpoint.listener.port
+        endpoint.set_faults(faults)
+        await endpoint.apply_faults(0.5)
+        await asyncio.gather(endpoint.apply_faults(1.5), endpoint.apply_faults(1.5))
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        await writer.wait_closed()
+        endpoint.listener.close()
+        return endpoint.listener.port - port
+
+    assert asyncio.run(revive()) == 0
 
 
 def test_unavailable_hanging_and_cut(fleet: ServingFleet, client: OpenAI) -> None:

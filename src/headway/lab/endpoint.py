@@ -128,8 +128,8 @@ class SimulatedEndpoint:
             self.engine = EngineModel(self.profile)  # a new process: its cache is cold
             self.listener.refuse()
         elif self._dead and not dead:
+            self._dead = False  # first: a run's start and the ticker may both come here
             await self.listener.open()
-            self._dead = False
 
     # ------------------------------------------------------------------ requests
 

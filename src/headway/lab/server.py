@@ -164,6 +164,7 @@ async def serve(config: Mapping[str, object]) -> None:
     server = FleetServer(config)
     _answer(await server.open())
     ticker = asyncio.create_task(server.run_ticker())
+    ticker.add_done_callback(lambda _: reader.feed_eof())  # without it nothing would be answered
     # Engines and ledgers make no cycles; a collection would only stall every stream at once.
     gc.freeze()
     gc.disable()
@@ -176,6 +177,8 @@ async def serve(config: Mapping[str, object]) -> None:
                 _answer(await server.command(message))
             except (ValueError, TypeError, KeyError) as exc:
                 _answer({"ok": False, "error": f"{type(exc).__name__}: {exc}"})
+        if ticker.done():
+            ticker.result()
     finally:
         ticker.cancel()
         server.close()
