@@ -34,6 +34,15 @@ def answer(
     of.grant(Grant("acme", "p-1", window, ends_in_s, ahead, left), now)
 
 
+def answered() -> Purse:
+    """One that has used 1,000 nano-USD and was told that 500 are left for all."""
+    mine = purse()
+    mine.reserve(1000 * NANO, 100.0)
+    claimed(mine)
+    answer(mine, left=500)
+    return mine
+
+
 # ------------------------------------------------------------------------- without a store
 
 
@@ -327,10 +336,7 @@ def test_the_store_says_which_period_it_is_whatever_this_clock_says() -> None:
 
 
 def test_a_period_that_the_store_has_begun_begins_here_too() -> None:
-    mine = purse()
-    mine.reserve(1000 * NANO, 100.0)
-    claimed(mine)
-    answer(mine, left=500)
+    mine = answered()
     assert mine.reserve(10 * NANO, 100.0)
     claimed(mine)
     mine.reserve(1, 100.0)
@@ -342,10 +348,7 @@ def test_a_period_that_the_store_has_begun_begins_here_too() -> None:
 
 
 def test_a_period_that_begins_with_nothing_used_has_nothing_to_tell() -> None:
-    mine = purse()
-    mine.reserve(1000 * NANO, 100.0)
-    claimed(mine)
-    answer(mine, left=500)
+    mine = answered()
     assert mine.reserve(10 * NANO, 100.0)
     claimed(mine)
     mine.correct(10 * NANO, 4 * NANO, mine.period)
@@ -355,10 +358,7 @@ def test_a_period_that_begins_with_nothing_used_has_nothing_to_tell() -> None:
 
 
 def test_a_store_whose_clock_went_back_changes_nothing_that_was_used() -> None:
-    mine = purse()
-    mine.reserve(1000 * NANO, 100.0)
-    claimed(mine)
-    answer(mine, left=500)
+    mine = answered()
     assert mine.reserve(10 * NANO, 100.0)
     claimed(mine)
     answer(mine, left=50, window=19_999, ends_in_s=30.0)

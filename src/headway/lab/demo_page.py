@@ -75,7 +75,8 @@ def table_rows(plain: Figures, wrapped: Figures) -> list[tuple[str, str, str]]:
     """The side-by-side figures, for the page and the terminal."""
 
     def errors(figures: Figures) -> str:
-        return ", ".join(f"{n} {name}" for name, n in figures.errors) or "none"
+        # A count and its name stay on one line.
+        return ", ".join(f"{n}\N{NO-BREAK SPACE}{name}" for name, n in figures.errors) or "none"
 
     def both(label: str, get: Callable[[Figures], object]) -> tuple[str, str, str]:
         return label, str(get(plain)), str(get(wrapped))
