@@ -26,7 +26,7 @@ from headway.errors import HeadwayError
 from headway.testing import FakeClock
 from tests.e2e.fleet import MESSAGES, Fleet, asay, document, say
 from tests.e2e.replies import answer
-from tests.e2e.sharing import Crowd, wait_until
+from tests.e2e.sharing import Crowd, Gate, callers, wait_until
 from tests.servers import DONE, ROLE, SSE, R, Seen, Server, chunk, error, event
 
 PRICE = {"input_per_mtok": "2.50", "output_per_mtok": "10"}
@@ -594,12 +594,16 @@ def test_a_redis_that_is_away_fails_no_call(
 def test_who_comes_at_once_shares_and_who_comes_later_reuses(
     serve: Callable[..., Server], keeping: Callable[..., Fleet]
 ) -> None:
-    server = serve(answer(1000, 100, text="Hel|lo"))
+    gates: list[Gate] = []
+    server = serve(lambda seen: gates[-1](seen))
     made = keeping(server, route={"coalesce": True})
     client = made.client()
 
     for stream in (False, True):
+        gates.append(Gate(answer(1000, 100, text="Hel|lo")))
         crowd = Crowd(8, lambda _, stream=stream: say(client, stream=stream, **COLD))
+        wait_until(lambda: callers(made.router) == 8)
+        gates[-1].open()
         assert set(crowd.join()) == {"Hello" if stream else "Hel|lo"}
         say(client, stream=stream, **COLD)
 

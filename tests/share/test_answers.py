@@ -191,6 +191,15 @@ def test_usage_survives_with_its_money() -> None:
 # --------------------------------------------------------------------------- the board
 
 
+def test_who_finds_no_call_under_way_looks_for_its_answer_once_more() -> None:
+    """An answer may have been kept, and its call have ended, since the caller looked."""
+    board, answer = Board(), answer_of(10)
+    record: Any = None
+
+    assert board.enter("1", record, lambda: None, lambda: answer) is answer  # type: ignore[arg-type, return-value]
+    assert not len(board)
+
+
 def test_with_too_many_requests_under_way_calls_are_made_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -199,7 +208,7 @@ def test_with_too_many_requests_under_way_calls_are_made_alone(
     record: Any = None
 
     def enter(key: str) -> Any:
-        return board.enter(key, record, lambda: None)  # type: ignore[arg-type, return-value]
+        return board.enter(key, record, lambda: None, lambda: None)  # type: ignore[arg-type, return-value]
 
     first, second, third = enter("1"), enter("2"), enter("3")
 

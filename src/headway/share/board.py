@@ -10,6 +10,8 @@ from headway.share.tape import Reader, Tape
 
 if TYPE_CHECKING:
     from headway.record import CallRecord, Joint
+    from headway.share.answer import Answer
+    from headway.share.aside import Job
 
 LEGS_MAX = 1024
 """Shared requests at once in a process; beyond it calls are made alone."""
@@ -21,8 +23,8 @@ class Leg:
     """One upstream request on behalf of any number of identical calls."""
 
     __slots__ = (
-        "board", "body", "chunks", "give_up", "is_driven", "joint", "kept_as", "key", "source",
-        "tape", "trial", "upstream",
+        "board", "body", "chunks", "give_up", "is_driven", "joint", "keeping", "kept_as", "key",
+        "source", "tape", "trial", "upstream",
     )  # fmt: skip
 
     def __init__(self, key: str, joint: Joint | None, *, bytes_max: int | None = None) -> None:
@@ -41,6 +43,8 @@ class Leg:
         """The attempt that brought the answer."""
         self.kept_as: str | None = None
         """What the answer is to be kept under; None: not at all."""
+        self.keeping: Job[None] | None = None
+        """Where keeping it takes time."""
         self.board: Board | None = None
         """Where callers find it; None: nowhere."""
         self.give_up: Callable[[], None] | None = None
@@ -68,8 +72,18 @@ class Board:
     def __len__(self) -> int:
         return len(self._legs)
 
-    def enter(self, key: str, record: CallRecord, joint: Callable[[], Joint]) -> Place | None:
-        """Join the call of this identity, or begin it. None: there is no room."""
+    def enter(
+        self,
+        key: str,
+        record: CallRecord,
+        joint: Callable[[], Joint],
+        kept: Callable[[], Answer | None],
+    ) -> Place | Answer | None:
+        """Join the call of this identity, or begin it; None: there is no room.
+
+        `kept` looks for an answer that has come since the caller looked: an answer is kept before
+        its call leaves the board, so whoever finds neither is the first.
+        """
         late: Place | None = None
         with self._lock:
             leg = self._legs.get(key)
@@ -79,8 +93,12 @@ class Board:
                     late = Place(leg, reader, leads=False)
                     if leg.joint is not None and leg.joint.join(record):
                         return late
-            elif not self._has_room():
-                return None
+            else:
+                answer = kept()
+                if answer is not None:
+                    return answer
+                if not self._has_room():
+                    return None
             leg = self._legs[key] = Leg(key, joint())
             leg.board = self
             reader = leg.tape.first_reader()

@@ -31,7 +31,7 @@ from headway.share.tape import Head, Reader
 from headway.transport.alike import Keys, Wish, keys_of, reach_of, wish_of
 from headway.transport.keys import declared_credential
 from headway.transport.listener import Listener, own_copy, part
-from headway.transport.shared_request import Gone, fail, keep
+from headway.transport.shared_request import Gone, fail
 
 if TYPE_CHECKING:
     import httpx2
@@ -112,7 +112,9 @@ def conduct(flight: Flight, sharing: Sharing) -> Steps:
         leg = Leg(keys.answer, None, bytes_max=bytes_max)
         leg.kept_as = kept_as
         return (yield from _led(flight, sharing, leg, leg.tape.first_reader()))
-    return (yield from _joined(flight, sharing, f"{sharing.colour} {keys.call}", kept_as))
+    reused_as = keys.answer if wish.may_reuse else None
+    key = f"{sharing.colour} {keys.call}"
+    return (yield from _joined(flight, sharing, key, kept_as, reused_as))
 
 
 def _identified(flight: Flight, sharing: Sharing) -> Generator[Step, Any, Identified]:
@@ -131,10 +133,9 @@ def _identified(flight: Flight, sharing: Sharing) -> Generator[Step, Any, Identi
         if isinstance(found, Job):
             yield Rest(found, min(WAIT_S, max(0.0, call.deadline_at - flight.clock())))
             found = shelf.found(found)
-        endpoint = None if found is None else call.snapshot.endpoints.get(found.endpoint_id)
-        if found is None or endpoint is None:
+        if found is None or _home_of(found, flight) is None:
             return keys, wish, None
-        return keys, wish, _reused(flight, found, endpoint)
+        return keys, wish, _reused(flight, found)
     except BaseException:
         flight.abandon()
         raise
@@ -158,7 +159,9 @@ def _credentials(flight: Flight, reach: tuple[Endpoint, ...]) -> dict[str, Crede
     return found
 
 
-def _joined(flight: Flight, sharing: Sharing, key: str, kept_as: str | None) -> Steps:
+def _joined(
+    flight: Flight, sharing: Sharing, key: str, kept_as: str | None, reused_as: str | None
+) -> Steps:
     record = flight.record
 
     def joint() -> Joint:
@@ -166,10 +169,18 @@ def _joined(flight: Flight, sharing: Sharing, key: str, kept_as: str | None) -> 
         shared.leads = Joint()
         return shared.leads
 
+    def kept() -> Answer | None:
+        if reused_as is None:
+            return None
+        found = flight.host.shelf.at_hand(reused_as, flight.call.route)
+        return None if found is None or _home_of(found, flight) is None else found
+
     while True:
         place = None
         if key not in _leading.get():
-            place = flight.host.board.enter(key, record, joint)
+            place = flight.host.board.enter(key, record, joint, kept)
+        if isinstance(place, Answer):
+            return _reused(flight, place)
         if place is None:
             alone: httpx2.Response = yield Alone()
             return alone
@@ -202,7 +213,7 @@ def _led(flight: Flight, sharing: Sharing, leg: Leg, reader: Reader) -> Steps:
         if tape.head.streams:
             response.stream = sharing.stream_class(Listener(flight, leg, reader, leads=True))
             return response
-        job = keep(leg)
+        job = leg.keeping
         if job is not None:
             yield Rest(job, WAIT_S)
             flight.host.shelf.heard(job)
@@ -276,9 +287,15 @@ def _outcome_of(exc: Exception) -> Outcome:
     return Outcome(FailureClass.CANCELLED, error_type=type(exc).__name__)
 
 
-def _reused(flight: Flight, answer: Answer, endpoint: Endpoint) -> httpx2.Response:
+def _home_of(answer: Answer, flight: Flight) -> Endpoint | None:
+    """The endpoint that a kept answer is of; None: the policy has it no more."""
+    return flight.call.snapshot.endpoints.get(answer.endpoint_id)
+
+
+def _reused(flight: Flight, answer: Answer) -> httpx2.Response:
     """The kept answer, as this caller's response."""
-    shared = share_of(flight.record)
+    endpoint, shared = _home_of(answer, flight), share_of(flight.record)
+    assert endpoint is not None
     shared.decision = "avoid"
     shared.kept = kept_attempt(
         endpoint,

@@ -52,8 +52,9 @@ def opened(leg: Leg, trial: Trial, response: httpx2.Response) -> None:
     body: Any = response.stream
     plain = not response.is_closed and isinstance(body, family.ByteStream)
     leg.body = b"".join(body) if plain else response.content
-    trial.flight.host.board.close(leg)
     tape.begin(head)
+    leg.keeping = keep(leg)  # before it leaves the board: see `Board.enter`
+    trial.flight.host.board.close(leg)
     tape.end()
 
 
